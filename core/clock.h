@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Monotonic time and deadlines. */
+#ifndef NDM_CORE_CLOCK_H
+#define NDM_CORE_CLOCK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+int64_t ndm_clock_ns(void);                 /* monotonic */
+double ndm_clock_s(void);                   /* monotonic, seconds */
+void ndm_clock_yield(void);                 /* sched_yield */
+
+#endif

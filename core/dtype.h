@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Element types: sizes, names, and conversions of bf16 and fp16 with round-to-nearest-even. */
+#ifndef NDM_CORE_DTYPE_H
+#define NDM_CORE_DTYPE_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <ndmesh/status.h>
+#include <ndmesh/types.h>
+
+size_t ndm_dtype_bytes(ndm_dtype dtype);
+const char *ndm_dtype_name(ndm_dtype dtype);                       /* "fp32", "bf16", "fp16", "fp64", "int32", ... */
+const char *ndm_dtype_safetensors(ndm_dtype dtype);                /* "F32", "BF16", ... */
+NDM_MUST_USE ndm_status ndm_dtype_parse(const char *name, ndm_dtype *dtype); /* either spelling, and torch's "float32" */
+
+static inline float ndm_bf16_to_f32(uint16_t h)
+{
+    uint32_t bits = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+/* NaN stays NaN (quiet); everything else rounds to nearest, ties to even, overflowing to infinity. */
+static inline uint16_t ndm_f32_to_bf16(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    if ((bits & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)((bits >> 16) | 0x40u);
+    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+float ndm_f16_to_f32(uint16_t h);
+uint16_t ndm_f32_to_f16(float f);
+
+/* Converts n elements; src and dst do not overlap. fp32, bf16, fp16 and fp64 in any pair. Host memory. */
+void ndm_convert(const void *src, ndm_dtype src_dtype, void *dst, ndm_dtype dst_dtype, int64_t n);
+
+#endif
