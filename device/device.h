@@ -1,42 +1,46 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a world provides below streams and kernels. One const struct a world; see device/README.md to add one. */
+/* What a world provides below streams and kernels. One const struct a world; see device/README.md
+ * to add one. */
 #ifndef NDM_DEVICE_DEVICE_H
 #define NDM_DEVICE_DEVICE_H
 
 #include <ndmesh/device.h>
 
-/* A kernel call on its way to a stream. `body` is what the device's kernel table holds for the op; the device that owns the
- * table knows its true type (cpu: ndm_host_body). Arguments are copied when the call is queued. */
+/* A kernel call on its way to a stream. `body` is what the device's kernel table holds for the op;
+ * the device that owns the table knows its true type (cpu: ndm_host_body). Arguments are copied
+ * when the call is queued. */
 typedef struct ndm_launch {
-    const char *name;     /* op, for traces and messages */
-    void (*body)(void);   /* cast of the world's function type */
-    const void *args;     /* [args_bytes] */
-    size_t args_bytes;    /* <= NDM_LAUNCH_ARGS_MAX */
-    int op;               /* index in the kernel list; the simulated world prices it */
+    const char *name;   /* op, for traces and messages */
+    void (*body)(void); /* cast of the world's function type */
+    const void *args;   /* [args_bytes] */
+    size_t args_bytes;  /* <= NDM_LAUNCH_ARGS_MAX */
+    int op;             /* index in the kernel list; the simulated world prices it */
 } ndm_launch;
 
 enum { NDM_LAUNCH_ARGS_MAX = 512 };
 
-typedef ndm_status (*ndm_host_body)(const void *args); /* function type of kernel bodies in the cpu world */
+typedef ndm_status (*ndm_host_body)(
+    const void *args); /* function type of kernel bodies in the cpu world */
 
 typedef struct ndm_device_options {
-    int64_t timeout_ns; /* deadline of every wait; 0 = 600 s */
-    int local_rank;     /* which device of the node to take */
-    int threads;        /* OpenMP threads of kernels on cpu; 0 = leave as it is */
+    int64_t timeout_ns;         /* deadline of every wait; 0 = 600 s */
+    int local_rank;             /* which device of the node to take */
+    int threads;                /* OpenMP threads of kernels on cpu; 0 = leave as it is */
     int64_t memory_limit_bytes; /* allocations beyond fail with NDM_ERR_MEMORY; 0 = none */
 } ndm_device_options;
 
 typedef struct ndm_device_ops {
     const char *name;
     const char *summary;
-    int priority;                                       /* the highest whose probe says yes is `auto` */
-    bool host_accessible;                               /* collectives may touch device memory from the host process */
-    bool (*probe)(char *why, size_t why_bytes);         /* why: the reason, for `ndmesh info` */
+    int priority;         /* the highest whose probe says yes is `auto` */
+    bool host_accessible; /* collectives may touch device memory from the host process */
+    bool (*probe)(char *why, size_t why_bytes); /* why: the reason, for `ndmesh info` */
     ndm_status (*create)(const ndm_device_options *options, ndm_device **device);
     void (*destroy)(ndm_device *device);
     ndm_status (*alloc)(ndm_device *device, int64_t bytes, void **memory);
     void (*free)(ndm_device *device, void *memory, int64_t bytes);
-    ndm_status (*copy)(ndm_stream *stream, void *dst, const void *src, int64_t bytes, ndm_copy_kind kind);
+    ndm_status (*copy)(ndm_stream *stream, void *dst, const void *src, int64_t bytes,
+                       ndm_copy_kind kind);
     ndm_status (*zero)(ndm_stream *stream, void *memory, int64_t bytes);
     ndm_status (*stream_create)(ndm_device *device, ndm_stream_kind kind, ndm_stream **stream);
     void (*stream_destroy)(ndm_stream *stream);
@@ -54,7 +58,7 @@ struct ndm_device {
     ndm_device_options options;
     const struct ndm_kernel_table *kernels; /* bound by ndm_kernels_bind() */
     ndm_memory_stats memory;
-    struct ndm_allocation *allocations;     /* live ones, for accounting and leak reports */
+    struct ndm_allocation *allocations; /* live ones, for accounting and leak reports */
 };
 
 struct ndm_stream {
@@ -68,23 +72,36 @@ struct ndm_event {
     ndm_device *device;
 };
 
-/* By name ("cpu", "cuda", "sim", "auto"). NDM_ERR_UNSUPPORTED gives the probe's reason. Iterate with ndm_device_list(). */
-NDM_MUST_USE ndm_status ndm_device_create(const char *name, const ndm_device_options *options, ndm_device **device);
+/* By name ("cpu", "cuda", "sim", "auto"). NDM_ERR_UNSUPPORTED gives the probe's reason. Iterate
+ * with ndm_device_list(). */
+NDM_MUST_USE ndm_status ndm_device_create(const char *name, const ndm_device_options *options,
+                                          ndm_device **device);
 void ndm_device_destroy(ndm_device *device);
+
+/* A device of a world that is not in the list: what tests derive from cpu. */
+NDM_MUST_USE ndm_status ndm_device_adopt(const ndm_device_ops *ops,
+                                         const ndm_device_options *options, ndm_device **device);
+
+/* Counts memory that was not made by ndm_device_alloc(), such as shared windows; negative bytes
+ * give it back. */
+void ndm_device_account(ndm_device *device, ndm_memory_kind kind, int64_t bytes);
 const ndm_device_ops *const *ndm_device_list(void); /* NULL-terminated, from device/devices.def */
 
 NDM_MUST_USE ndm_status ndm_stream_launch(ndm_stream *stream, const ndm_launch *launch);
 
-/* ---- host worlds only (cpu and the devices that tests derive from it): device/host.c -------------------------------- */
+/* ---- host worlds only (cpu and the devices that tests derive from it): device/host.c
+ * -------------------------------- */
 
-/* A step of a queued stream: a collective, or a kernel that follows one. Started in order; polled until done. */
+/* A step of a queued stream: a collective, or a kernel that follows one. Started in order; polled
+ * until done. */
 typedef struct ndm_task {
     struct ndm_task *next;
-    bool (*ready)(struct ndm_task *task);                       /* NULL = ready once it heads its queue */
-    ndm_status (*start)(struct ndm_task *task);                 /* NULL = nothing to start */
-    ndm_status (*poll)(struct ndm_task *task, bool *done);      /* NULL = done when started */
-    void (*describe)(const struct ndm_task *task, char *text, size_t text_bytes); /* whom it waits for; may be NULL */
-    void (*release)(struct ndm_task *task);                     /* frees it */
+    bool (*ready)(struct ndm_task *task);       /* NULL = ready once it heads its queue */
+    ndm_status (*start)(struct ndm_task *task); /* NULL = nothing to start */
+    ndm_status (*poll)(struct ndm_task *task, bool *done); /* NULL = done when started */
+    void (*describe)(const struct ndm_task *task, char *text,
+                     size_t text_bytes);    /* whom it waits for; may be NULL */
+    void (*release)(struct ndm_task *task); /* frees it */
     bool started;
     int64_t started_ns;
 } ndm_task;
@@ -92,7 +109,8 @@ typedef struct ndm_task {
 /* Takes ownership of the task, also on failure. On an idle stream it starts at once. */
 NDM_MUST_USE ndm_status ndm_host_submit(ndm_stream *stream, ndm_task *task);
 
-/* Advances every queue of the device once; cheap when all are empty. `busy` (may be NULL): something is still queued. */
+/* Advances every queue of the device once; cheap when all are empty. `busy` (may be NULL):
+ * something is still queued. */
 NDM_MUST_USE ndm_status ndm_host_progress(ndm_device *device, bool *busy);
 
 #endif

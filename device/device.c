@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The front of all worlds: the registry, accounting of memory, and calls that go through the
+ * world's table. */
+#include "device/device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NDM_DEVICE(symbol) extern const ndm_device_ops symbol;
+#include "device/devices.def"
+#undef NDM_DEVICE
+
+static const ndm_device_ops *const devices[] = {
+#define NDM_DEVICE(symbol) &symbol,
+#include "device/devices.def"
+#undef NDM_DEVICE
+    NULL};
+
+static const int64_t DEFAULT_TIMEOUT_NS = 600ll * 1000 * 1000 * 1000;
+
+/* A live allocation. The table is open addressing by address; `memory` NULL = free, REMOVED = was
+ * in use. */
+typedef struct entry {
+    void *memory;
+    int64_t bytes;
+    ndm_memory_kind kind;
+} entry;
+
+struct ndm_allocation {
+    entry *entries; /* [capacity] */
+    size_t capacity, used;
+};
+
+static char removed;
+#define REMOVED ((void *)&removed)
+
+const ndm_device_ops *const *ndm_device_list(void)
+{
+    return devices;
+}
+
+static const ndm_device_ops *find(const char *name, char *why, size_t why_bytes)
+{
+    const ndm_device_ops *best = NULL;
+    bool automatic = strcmp(name, "auto") == 0;
+
+    snprintf(why, why_bytes, "no such device in this build");
+    for (int i = 0; devices[i]; i++) {
+        const ndm_device_ops *d = devices[i];
+        if (!automatic && strcmp(name, d->name) != 0)
+            continue;
+        if (d->probe(why, why_bytes) && (!best || d->priority > best->priority))
+            best = d;
+    }
+    return best;
+}
+
+ndm_status ndm_device_adopt(const ndm_device_ops *ops, const ndm_device_options *options,
+                            ndm_device **device)
+{
+    ndm_device *d = NULL;
+
+    NDM_TRY(ops->create(options, &d));
+    d->ops = ops;
+    d->options = *options;
+    if (d->options.timeout_ns <= 0)
+        d->options.timeout_ns = DEFAULT_TIMEOUT_NS;
+    d->allocations = calloc(1, sizeof *d->allocations);
+    if (!d->allocations) {
+        ops->destroy(d);
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for device %s", ops->name);
+    }
+    *device = d;
+    return NDM_OK;
+}
+
+ndm_status ndm_device_create(const char *name, const ndm_device_options *options,
+                             ndm_device **device)
+{
+    char why[256];
+    const ndm_device_ops *ops = find(name, why, sizeof why);
+
+    if (!ops)
+        NDM_FAIL(NDM_ERR_UNSUPPORTED, "device: %s: %s", name, why);
+    return ndm_device_adopt(ops, options, device);
+}
+
+void ndm_device_destroy(ndm_device *device)
+{
+    if (!device)
+        return;
+    free(device->allocations->entries);
+    free(device->allocations);
+    device->ops->destroy(device);
+}
+
+const char *ndm_device_name(const ndm_device *device)
+{
+    return device->ops->name;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+const char *ndm_memory_kind_name(ndm_memory_kind kind)
+{
+    static const char *const names[NDM_MEMORY_KIND_COUNT] = {
+        "weights", "gathered", "gradients", "optimizer", "activations", "workspace", "comm"};
+    return names[kind];
+}
+
+static size_t slot_of(const struct ndm_allocation *t, const void *memory)
+{
+    return (size_t)(((uintptr_t)memory >> 8) * 0x9e3779b97f4a7c15ull >> 17) & (t->capacity - 1);
+}
+
+static ndm_status table_grow(struct ndm_allocation *t)
+{
+    size_t capacity = t->capacity ? 2 * t->capacity : 256;
+    struct ndm_allocation bigger = {calloc(capacity, sizeof(entry)), capacity, 0};
+
+    if (!bigger.entries)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for a table of %zu allocations", capacity);
+    for (size_t i = 0; i < t->capacity; i++) {
+        if (!t->entries[i].memory || t->entries[i].memory == REMOVED)
+            continue;
+        size_t s = slot_of(&bigger, t->entries[i].memory);
+        while (bigger.entries[s].memory)
+            s = (s + 1) & (capacity - 1);
+        bigger.entries[s] = t->entries[i];
+        bigger.used++;
+    }
+    free(t->entries);
+    *t = bigger;
+    return NDM_OK;
+}
+
+static void table_add(struct ndm_allocation *t, entry e)
+{
+    size_t s = slot_of(t, e.memory);
+    while (t->entries[s].memory && t->entries[s].memory != REMOVED)
+        s = (s + 1) & (t->capacity - 1);
+    t->used += !t->entries[s].memory;
+    t->entries[s] = e;
+}
+
+static entry table_remove(struct ndm_allocation *t, const void *memory)
+{
+    size_t s = slot_of(t, memory);
+    while (t->entries[s].memory != memory)
+        s = (s + 1) & (t->capacity - 1);
+    entry e = t->entries[s];
+    t->entries[s].memory = REMOVED;
+    return e;
+}
+
+void ndm_device_account(ndm_device *device, ndm_memory_kind kind, int64_t bytes)
+{
+    ndm_memory_stats *m = &device->memory;
+
+    m->live_bytes[kind] += bytes;
+    m->live_total_bytes += bytes;
+    if (m->live_bytes[kind] > m->peak_bytes[kind])
+        m->peak_bytes[kind] = m->live_bytes[kind];
+    if (m->live_total_bytes > m->peak_total_bytes)
+        m->peak_total_bytes = m->live_total_bytes;
+}
+
+ndm_status ndm_device_alloc(ndm_device *device, int64_t bytes, ndm_memory_kind kind, void **memory)
+{
+    int64_t limit = device->options.memory_limit_bytes, live = device->memory.live_total_bytes;
+    struct ndm_allocation *t = device->allocations;
+    void *p = NULL;
+
+    if (t->used + 1 > t->capacity / 2)
+        NDM_TRY(table_grow(t));
+    if ((limit > 0 && live + bytes > limit) || device->ops->alloc(device, bytes, &p) != NDM_OK)
+        NDM_FAIL(NDM_ERR_MEMORY, "device: %s: no %lld bytes for %s, %lld bytes are in use%s",
+                 device->ops->name, (long long)bytes, ndm_memory_kind_name(kind), (long long)live,
+                 limit > 0 ? " (a limit is set)" : "");
+    table_add(t, (entry){p, bytes, kind});
+    ndm_device_account(device, kind, bytes);
+    *memory = p;
+    return NDM_OK;
+}
+
+void ndm_device_free(ndm_device *device, void *memory)
+{
+    if (!memory)
+        return;
+    entry e = table_remove(device->allocations, memory);
+    ndm_device_account(device, e.kind, -e.bytes);
+    device->ops->free(device, memory, e.bytes);
+}
+
+ndm_memory_stats ndm_device_memory(const ndm_device *device)
+{
+    return device->memory;
+}
+
+void ndm_device_reset_peak(ndm_device *device)
+{
+    ndm_memory_stats *m = &device->memory;
+
+    memcpy(m->peak_bytes, m->live_bytes, sizeof m->peak_bytes);
+    m->peak_total_bytes = m->live_total_bytes;
+}
+
+/* ---- streams and events: through the world's table ------------------------------------------- */
+
+ndm_status ndm_copy(ndm_stream *stream, void *dst, const void *src, int64_t bytes,
+                    ndm_copy_kind kind)
+{
+    return bytes > 0 ? stream->device->ops->copy(stream, dst, src, bytes, kind) : NDM_OK;
+}
+
+ndm_status ndm_zero(ndm_stream *stream, void *memory, int64_t bytes)
+{
+    return bytes > 0 ? stream->device->ops->zero(stream, memory, bytes) : NDM_OK;
+}
+
+ndm_status ndm_stream_create(ndm_device *device, ndm_stream_kind kind, const char *name,
+                             ndm_stream **stream)
+{
+    NDM_TRY(device->ops->stream_create(device, kind, stream));
+    snprintf((*stream)->name, sizeof(*stream)->name, "%s", name);
+    return NDM_OK;
+}
+
+void ndm_stream_destroy(ndm_stream *stream)
+{
+    if (stream)
+        stream->device->ops->stream_destroy(stream);
+}
+
+ndm_device *ndm_stream_device(const ndm_stream *stream)
+{
+    return stream->device;
+}
+
+ndm_status ndm_stream_wait(ndm_stream *stream, ndm_event *event)
+{
+    return stream->device->ops->stream_wait(stream, event);
+}
+
+ndm_status ndm_stream_synchronize(ndm_stream *stream)
+{
+    return stream->device->ops->stream_synchronize(stream);
+}
+
+int64_t ndm_stream_waited_ns(const ndm_stream *stream)
+{
+    return stream->waited_ns;
+}
+
+ndm_status ndm_stream_launch(ndm_stream *stream, const ndm_launch *launch)
+{
+    if (launch->args_bytes > NDM_LAUNCH_ARGS_MAX)
+        NDM_FAIL(NDM_ERR_INTERNAL, "kernel %s has %zu bytes of arguments, %d is the limit",
+                 launch->name, launch->args_bytes, NDM_LAUNCH_ARGS_MAX);
+    return stream->device->ops->launch(stream, launch);
+}
+
+ndm_status ndm_event_create(ndm_device *device, ndm_event **event)
+{
+    return device->ops->event_create(device, event);
+}
+
+void ndm_event_destroy(ndm_event *event)
+{
+    if (event)
+        event->device->ops->event_destroy(event);
+}
+
+ndm_status ndm_event_record(ndm_event *event, ndm_stream *stream)
+{
+    return event->device->ops->event_record(event, stream);
+}
+
+ndm_status ndm_event_query(ndm_event *event, bool *done)
+{
+    return event->device->ops->event_query(event, done);
+}
