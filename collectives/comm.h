@@ -7,67 +7,82 @@
 #include <ndmesh/collectives.h>
 #include <ndmesh/mesh.h>
 
-/* ---- the world: who is there (collectives/world*.c) ---------------------------------------------------------------- */
+/* ---- the world: who is there (collectives/world*.c)
+ * ---------------------------------------------------------------- */
 
 typedef struct ndm_world ndm_world;
 
 typedef struct ndm_world_options {
-    const char *bootstrap;  /* "auto": MPI under a launcher or when MPI is already initialised, else one rank; "self"; "mpi" */
-    const void *mpi_comm;   /* NULL, or MPI_Comm * of an initialised MPI: the world is that communicator */
-    int64_t timeout_ns;     /* deadline of every wait; 0 = 600 s */
+    const char *bootstrap; /* "auto": MPI under a launcher or when MPI is already initialised, else
+                              one rank; "self"; "mpi" */
+    const void
+        *mpi_comm; /* NULL, or MPI_Comm * of an initialised MPI: the world is that communicator */
+    int64_t timeout_ns; /* deadline of every wait; 0 = 600 s */
 } ndm_world_options;
 
-/* Joins the world. Refuses another MPI's launcher (Open MPI's or Slurm's environment with an MPICH world of one) by name and
- * says the fix: NDM_ERR_COMM. Collective over: world. */
+/* Joins the world. Refuses another MPI's launcher (Open MPI's or Slurm's environment with an MPICH
+ * world of one) by name and says the fix: NDM_ERR_COMM. Collective over: world. */
 NDM_MUST_USE ndm_status ndm_world_join(const ndm_world_options *options, ndm_world **world);
 
-/* Leaves; finalises MPI if join initialised it. After a failure, ndm_world_abandon() instead: never waits for others. */
+/* Leaves; finalises MPI if join initialised it. After a failure, ndm_world_abandon() instead: never
+ * waits for others. */
 void ndm_world_leave(ndm_world *world);
 void ndm_world_abandon(ndm_world *world);
 
 int64_t ndm_world_rank(const ndm_world *world);
 int64_t ndm_world_size(const ndm_world *world);
-int64_t ndm_world_local_rank(const ndm_world *world);  /* among the ranks of this host */
+int64_t ndm_world_local_rank(const ndm_world *world); /* among the ranks of this host */
 int64_t ndm_world_local_size(const ndm_world *world);
-const char *ndm_world_host(const ndm_world *world, int64_t rank);  /* host name of a rank */
-int64_t ndm_world_node(const ndm_world *world, int64_t rank);      /* hosts numbered by first appearance */
+const char *ndm_world_host(const ndm_world *world, int64_t rank); /* host name of a rank */
+int64_t ndm_world_node(const ndm_world *world,
+                       int64_t rank); /* hosts numbered by first appearance */
 
-/* all, [size][bytes]: every rank's `mine`, [bytes]. Host memory, small. Collective over: world. Deadline applies. */
-NDM_MUST_USE ndm_status ndm_world_exchange(ndm_world *world, const void *mine, int64_t bytes, void *all);
+/* all, [size][bytes]: every rank's `mine`, [bytes]. Host memory, small. Collective over: world.
+ * Deadline applies. */
+NDM_MUST_USE ndm_status ndm_world_exchange(ndm_world *world, const void *mine, int64_t bytes,
+                                           void *all);
 
-/* Makes ranks agree: all return NDM_OK, or all return the status and message of the lowest rank that failed, which is named.
- * Call as NDM_TRY(ndm_world_agree(world, something_local())). Collective over: world. */
+/* Makes ranks agree: all return NDM_OK, or all return the status and message of the lowest rank
+ * that failed, which is named. Call as NDM_TRY(ndm_world_agree(world, something_local())).
+ * Collective over: world. */
 NDM_MUST_USE ndm_status ndm_world_agree(ndm_world *world, ndm_status mine);
 
-/* Compares named text facts over ranks ("mesh.tp" = "2", "version" = ...), in the same order everywhere.
- * NDM_ERR_MISMATCH names the first rank that differs from rank 0, the field, and both values. Collective over: world. */
+/* Compares named text facts over ranks ("mesh.tp" = "2", "version" = ...), in the same order
+ * everywhere. NDM_ERR_MISMATCH names the first rank that differs from rank 0, the field, and both
+ * values. Collective over: world. */
 typedef struct ndm_fact {
     const char *name;
     const char *value;
 } ndm_fact;
 NDM_MUST_USE ndm_status ndm_world_verify(ndm_world *world, const ndm_fact *facts, int64_t n_facts);
 
-/* ---- communicators (collectives/comm.c) ---------------------------------------------------------------------------- */
+/* ---- communicators (collectives/comm.c)
+ * ---------------------------------------------------------------------------- */
 
 typedef struct ndm_comms ndm_comms; /* all communicators of one mesh, interned by rank set */
 
-/* backend: "auto", "self", "mpi", "shm", "nccl", "sim". Keeps pointers to world, mesh and device. */
-NDM_MUST_USE ndm_status ndm_comms_create(ndm_world *world, const ndm_mesh *mesh, ndm_device *device, const char *backend,
-                                         ndm_comms **comms);
+/* backend: "auto", "self", "mpi", "shm", "nccl", "sim". Keeps pointers to world, mesh and device.
+ */
+NDM_MUST_USE ndm_status ndm_comms_create(ndm_world *world, const ndm_mesh *mesh, ndm_device *device,
+                                         const char *backend, ndm_comms **comms);
 void ndm_comms_destroy(ndm_comms *comms);
 
-/* The communicator over an axis set that holds this rank; made on first use, without communication where the backend can.
- * Axes of size 1 do not count, so two sets with the same ranks give the same communicator. */
+/* The communicator over an axis set that holds this rank; made on first use, without communication
+ * where the backend can. Axes of size 1 do not count, so two sets with the same ranks give the same
+ * communicator. */
 NDM_MUST_USE ndm_status ndm_comms_get(ndm_comms *comms, ndm_axis_set axes, ndm_comm **comm);
 
-/* The members of `axes` cut into consecutive blocks of k (k divides the size): the block that holds this rank. */
-NDM_MUST_USE ndm_status ndm_comms_get_block(ndm_comms *comms, ndm_axis_set axes, int64_t k, ndm_comm **comm);
+/* The members of `axes` cut into consecutive blocks of k (k divides the size): the block that holds
+ * this rank. */
+NDM_MUST_USE ndm_status ndm_comms_get_block(ndm_comms *comms, ndm_axis_set axes, int64_t k,
+                                            ndm_comm **comm);
 
-/* Observer of every collective as it is issued: tests count with it, docs are checked with it, traces are written by it. */
+/* Observer of every collective as it is issued: tests count with it, docs are checked with it,
+ * traces are written by it. */
 typedef struct ndm_collective_call {
     ndm_collective kind;
     const ndm_comm *comm;
-    int64_t count;   /* elements a rank contributes (as in the call) */
+    int64_t count; /* elements a rank contributes (as in the call) */
     ndm_dtype dtype;
     const char *stream;
 } ndm_collective_call;
@@ -77,18 +92,20 @@ void ndm_comms_observe(ndm_comms *comms, ndm_comms_observer observer, void *user
 /* Iterates over the communicators made so far; NULL after the last. */
 ndm_comm *ndm_comms_at(ndm_comms *comms, int64_t i);
 
-/* ---- backends: one const struct each, listed in collectives/backends.def -------------------------------------------- */
+/* ---- backends: one const struct each, listed in collectives/backends.def
+ * -------------------------------------------- */
 
-/* One collective as a backend sees it; the front end has checked it, counted it, and settled n == 1 as a local copy. */
+/* One collective as a backend sees it; the front end has checked it, counted it, and settled n == 1
+ * as a local copy. */
 typedef struct ndm_collective_args {
     ndm_collective kind;
     const void *send;
-    void *recv;        /* all_reduce, broadcast: the buffer (send == recv) */
-    int64_t count;     /* per rank, as in the public call */
+    void *recv;    /* all_reduce, broadcast: the buffer (send == recv) */
+    int64_t count; /* per rank, as in the public call */
     ndm_dtype dtype;
     ndm_dtype recv_dtype;
     ndm_reduce_op op;
-    int64_t peer_dst;  /* send_recv; broadcast: root in peer_src */
+    int64_t peer_dst; /* send_recv; broadcast: root in peer_src */
     int64_t peer_src;
 } ndm_collective_args;
 
@@ -97,12 +114,14 @@ typedef struct ndm_comm_backend {
     const char *summary;
     int priority;
     bool (*probe)(ndm_world *world, ndm_device *device, char *why, size_t why_bytes);
-    ndm_status (*comm_init)(ndm_comm *comm);   /* comm->state is the backend's */
+    ndm_status (*comm_init)(ndm_comm *comm); /* comm->state is the backend's */
     void (*comm_finish)(ndm_comm *comm);
     ndm_status (*run)(ndm_comm *comm, const ndm_collective_args *args, ndm_stream *stream);
-    /* Memory that all members of one node see: member i's block of bytes_per_rank starts at all + i * bytes_per_rank, own block
-     * included. NULL, or NDM_ERR_UNSUPPORTED when the group spans nodes. Gathering it in place is a barrier. */
-    ndm_status (*window_alloc)(ndm_comm *comm, int64_t bytes_per_rank, ndm_memory_kind kind, void **all);
+    /* Memory that all members of one node see: member i's block of bytes_per_rank starts at all + i
+     * * bytes_per_rank, own block included. NULL, or NDM_ERR_UNSUPPORTED when the group spans
+     * nodes. Gathering it in place is a barrier. */
+    ndm_status (*window_alloc)(ndm_comm *comm, int64_t bytes_per_rank, ndm_memory_kind kind,
+                               void **all);
     void (*window_free)(ndm_comm *comm, void *all);
 } ndm_comm_backend;
 
@@ -114,9 +133,9 @@ struct ndm_comm {
     void *state;
     char name[64];
     int64_t size, index;
-    int64_t *ranks;     /* [size] world ranks */
-    uint32_t id;        /* the same on all members, distinct among communicators that share two ranks */
-    uint64_t sequence;  /* collectives issued */
+    int64_t *ranks; /* [size] world ranks */
+    uint32_t id;    /* the same on all members, distinct among communicators that share two ranks */
+    uint64_t sequence; /* collectives issued */
     ndm_comm_stats stats;
 };
 

@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-int64_t ndm_clock_ns(void);                 /* monotonic */
-double ndm_clock_s(void);                   /* monotonic, seconds */
-void ndm_clock_yield(void);                 /* sched_yield */
+int64_t ndm_clock_ns(void); /* monotonic */
+double ndm_clock_s(void);   /* monotonic, seconds */
+void ndm_clock_yield(void); /* sched_yield */
 
 #endif

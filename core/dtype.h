@@ -12,9 +12,10 @@
 #include <ndmesh/types.h>
 
 size_t ndm_dtype_bytes(ndm_dtype dtype);
-const char *ndm_dtype_name(ndm_dtype dtype);                       /* "fp32", "bf16", "fp16", "fp64", "int32", ... */
-const char *ndm_dtype_safetensors(ndm_dtype dtype);                /* "F32", "BF16", ... */
-NDM_MUST_USE ndm_status ndm_dtype_parse(const char *name, ndm_dtype *dtype); /* either spelling, and torch's "float32" */
+const char *ndm_dtype_name(ndm_dtype dtype); /* "fp32", "bf16", "fp16", "fp64", "int32", ... */
+const char *ndm_dtype_safetensors(ndm_dtype dtype); /* "F32", "BF16", ... */
+NDM_MUST_USE ndm_status
+ndm_dtype_parse(const char *name, ndm_dtype *dtype); /* either spelling, and torch's "float32" */
 
 static inline float ndm_bf16_to_f32(uint16_t h)
 {
@@ -24,7 +25,8 @@ static inline float ndm_bf16_to_f32(uint16_t h)
     return f;
 }
 
-/* NaN stays NaN (quiet); everything else rounds to nearest, ties to even, overflowing to infinity. */
+/* NaN stays NaN (quiet); everything else rounds to nearest, ties to even, overflowing to infinity.
+ */
 static inline uint16_t ndm_f32_to_bf16(float f)
 {
     uint32_t bits;
@@ -37,7 +39,8 @@ static inline uint16_t ndm_f32_to_bf16(float f)
 float ndm_f16_to_f32(uint16_t h);
 uint16_t ndm_f32_to_f16(float f);
 
-/* Converts n elements; src and dst do not overlap. fp32, bf16, fp16 and fp64 in any pair. Host memory. */
+/* Converts n elements; src and dst do not overlap. fp32, bf16, fp16 and fp64 in any pair. Host
+ * memory. */
 void ndm_convert(const void *src, ndm_dtype src_dtype, void *dst, ndm_dtype dst_dtype, int64_t n);
 
 #endif

@@ -2,8 +2,8 @@
 /** @file
  * The mesh: arithmetic over dp_replicate x dp_shard x cp x tp. No communication, no MPI.
  *
- * A position is a point of the mesh, row-major with tp innermost: position = ((r * dp_shard + s) * cp + c) * tp + t.
- * A placement maps positions to world ranks; without one they are equal.
+ * A position is a point of the mesh, row-major with tp innermost: position = ((r * dp_shard + s) *
+ * cp + c) * tp + t. A placement maps positions to world ranks; without one they are equal.
  */
 #ifndef NDMESH_MESH_H
 #define NDMESH_MESH_H
@@ -19,15 +19,17 @@ typedef struct ndm_mesh ndm_mesh;
 
 /** One row of the axis table: adding an axis is adding a row. */
 typedef struct ndm_axis_info {
-    const char *name;    /**< "dp_replicate" */
-    bool splits_tokens;  /**< true: ranks along it hold different tokens; false: the same tokens (tp) */
+    const char *name;   /**< "dp_replicate" */
+    bool splits_tokens; /**< true: ranks along it hold different tokens; false: the same tokens (tp)
+                         */
     const char *summary; /**< one line for help and docs */
 } ndm_axis_info;
 
 /** The axis table, [NDM_AXIS_COUNT]. Static storage. */
 NDM_API const ndm_axis_info *ndm_axis_table(void);
 
-/** A group of ranks: all positions that agree on the axes outside a set, row-major over the axes inside it. */
+/** A group of ranks: all positions that agree on the axes outside a set, row-major over the axes
+ * inside it. */
 typedef struct ndm_group {
     ndm_axis_set axes; /**< the axes it spans */
     int64_t size;      /**< number of ranks */
@@ -41,11 +43,12 @@ typedef struct ndm_group {
  * @param world   number of ranks, >= 1
  * @param mesh    receives the mesh; destroy with ndm_mesh_destroy()
  *
- * @retval NDM_ERR_CONFIG  a size is below 1, two are auto, or the product is not world: the message names the rule,
- *                         the numbers, and the nearest valid sizes
+ * @retval NDM_ERR_CONFIG  a size is below 1, two are auto, or the product is not world: the message
+ * names the rule, the numbers, and the nearest valid sizes
  * @retval NDM_ERR_MEMORY
  */
-NDM_API NDM_MUST_USE ndm_status ndm_mesh_create(const ndm_parallelism_config *config, int64_t world, ndm_mesh **mesh);
+NDM_API NDM_MUST_USE ndm_status ndm_mesh_create(const ndm_parallelism_config *config, int64_t world,
+                                                ndm_mesh **mesh);
 
 /** Frees the mesh; NULL is fine. */
 NDM_API void ndm_mesh_destroy(ndm_mesh *mesh);
@@ -71,17 +74,20 @@ NDM_API ndm_group ndm_mesh_group(const ndm_mesh *mesh, ndm_axis_set axes, int64_
 /** World rank of member i of the group over `axes` that holds `rank`; i in 0..group.size-1. */
 NDM_API int64_t ndm_mesh_member(const ndm_mesh *mesh, ndm_axis_set axes, int64_t rank, int64_t i);
 
-/** Writes the world ranks of the group over `axes` that holds `rank` to ranks, [ndm_mesh_size(mesh, axes)]. */
-NDM_API void ndm_mesh_members(const ndm_mesh *mesh, ndm_axis_set axes, int64_t rank, int64_t *ranks);
+/** Writes the world ranks of the group over `axes` that holds `rank` to ranks, [ndm_mesh_size(mesh,
+ * axes)]. */
+NDM_API void ndm_mesh_members(const ndm_mesh *mesh, ndm_axis_set axes, int64_t rank,
+                              int64_t *ranks);
 
 /**
- * Parses an axis set: an axis name, an alias ("dp", "dp_shard_cp", "dp_cp", "world"), or names joined by "x" or ",".
- * Dash and underscore are equal.
+ * Parses an axis set: an axis name, an alias ("dp", "dp_shard_cp", "dp_cp", "world"), or names
+ * joined by "x" or ",". Dash and underscore are equal.
  * @retval NDM_ERR_USAGE  unknown name; the message gives the nearest known one
  */
 NDM_API NDM_MUST_USE ndm_status ndm_axis_set_parse(const char *text, ndm_axis_set *axes);
 
-/** Writes the canonical name of an axis set ("dp_shard_cp", "tp", "dp_replicate_tp", "self") to buffer; returns buffer. */
+/** Writes the canonical name of an axis set ("dp_shard_cp", "tp", "dp_replicate_tp", "self") to
+ * buffer; returns buffer. */
 NDM_API const char *ndm_axis_set_name(ndm_axis_set axes, char *buffer, size_t buffer_bytes);
 
 #ifdef __cplusplus

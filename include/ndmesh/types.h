@@ -42,9 +42,9 @@ typedef unsigned ndm_axis_set;
 #define NDM_AXIS_DP_SHARD (1u << NDM_DP_SHARD)
 #define NDM_AXIS_CP (1u << NDM_CP)
 #define NDM_AXIS_TP (1u << NDM_TP)
-#define NDM_AXES_DP (NDM_AXIS_DP_REPLICATE | NDM_AXIS_DP_SHARD)      /**< distinct batches */
-#define NDM_AXES_DP_SHARD_CP (NDM_AXIS_DP_SHARD | NDM_AXIS_CP)       /**< what FSDP shards over */
-#define NDM_AXES_DP_CP (NDM_AXES_DP | NDM_AXIS_CP)                   /**< axes that split tokens: loss and counts */
+#define NDM_AXES_DP (NDM_AXIS_DP_REPLICATE | NDM_AXIS_DP_SHARD) /**< distinct batches */
+#define NDM_AXES_DP_SHARD_CP (NDM_AXIS_DP_SHARD | NDM_AXIS_CP)  /**< what FSDP shards over */
+#define NDM_AXES_DP_CP (NDM_AXES_DP | NDM_AXIS_CP) /**< axes that split tokens: loss and counts */
 #define NDM_AXES_ALL (NDM_AXES_DP_CP | NDM_AXIS_TP)
 
 #ifdef __cplusplus
