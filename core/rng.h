@@ -17,6 +17,9 @@ double ndm_rng_uniform(uint64_t seed, uint64_t stream, uint64_t index); /* [0, 1
  * block index / 4's words. */
 float ndm_rng_normal(uint64_t seed, uint64_t stream, uint64_t index);
 
+/* out[i] = ndm_rng_normal(seed, stream, first + i), the same bits, at a quarter of the draws. */
+void ndm_rng_normal_fill(uint64_t seed, uint64_t stream, uint64_t first, int64_t n, float *out);
+
 /* Stream number of a name: a 64-bit hash that never changes (FNV-1a). */
 uint64_t ndm_rng_stream(const char *name);
 

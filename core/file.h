@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files: whole reads, writes that appear complete or not at all, folders. Failures are NDM_ERR_IO
+ * with path and reason. */
+#ifndef NDM_CORE_FILE_H
+#define NDM_CORE_FILE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <core/text.h>
+#include <ndmesh/status.h>
+
+bool ndm_file_exists(const char *path); /* anything of that name */
+bool ndm_file_is_dir(const char *path);
+NDM_MUST_USE ndm_status ndm_file_size(const char *path, int64_t *bytes);
+
+/* Whole contents into *out, which was all-zero; finish it with ndm_buffer_finish(). Folders are
+ * refused. */
+NDM_MUST_USE ndm_status ndm_file_read(const char *path, ndm_buffer *out);
+
+/* Folder and its parents; fine if there already. */
+NDM_MUST_USE ndm_status ndm_file_make_dirs(const char *path);
+
+/* Makes the entries of a folder durable. */
+NDM_MUST_USE ndm_status ndm_file_sync_dir(const char *path);
+
+/* Path that is being written under a temporary name next to it. */
+typedef struct ndm_atomic_file {
+    FILE *stream; /* write here */
+    char *path;
+    char *temporary;
+} ndm_atomic_file;
+
+/* Either commit (fsync, rename, fsync of the folder) or abort (remove) ends what begin started;
+ * both free. */
+NDM_MUST_USE ndm_status ndm_atomic_file_begin(const char *path, ndm_atomic_file *file);
+NDM_MUST_USE ndm_status ndm_atomic_file_commit(ndm_atomic_file *file);
+void ndm_atomic_file_abort(ndm_atomic_file *file);
+
+NDM_MUST_USE ndm_status ndm_file_write_atomic(const char *path, const void *data, size_t bytes);
+
+#endif
