@@ -92,6 +92,7 @@ void ndm_device_destroy(ndm_device *device)
         return;
     free(device->allocations->entries);
     free(device->allocations);
+    free((void *)device->kernels);
     device->ops->destroy(device);
 }
 

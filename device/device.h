@@ -56,7 +56,7 @@ typedef struct ndm_device_ops {
 struct ndm_device {
     const ndm_device_ops *ops;
     ndm_device_options options;
-    const struct ndm_kernel_table *kernels; /* bound by ndm_kernels_bind() */
+    const struct ndm_kernel_table *kernels; /* bound by ndm_kernels_bind(); freed with the device */
     ndm_memory_stats memory;
     struct ndm_allocation *allocations; /* live ones, for accounting and leak reports */
 };

@@ -51,10 +51,10 @@ typedef struct ndm_embedding_backward_args {
     int64_t position_rows;
 } ndm_embedding_backward_args;
 
-/* Optional residual: x += residual first, written to sum (sum may be x). Then y = x * rstd * weight
- * (RMSNorm), or (x - mean) * rstd * weight + bias (LayerNorm). Rows are of `width`, `stride` apart
- * in x, y. RMSNorm per head: width = D, rows strided. weight_offset is added to the weight (Gemma's
- * 1 + w). */
+/* Optional residual: x += residual first, written to sum (sum may be x; both then packed like x:
+ * x_stride is width). Then y = x * rstd * weight (RMSNorm), or (x - mean) * rstd * weight + bias
+ * (LayerNorm). Rows are of `width`, `stride` apart in x, y. RMSNorm per head: width = D, rows
+ * strided. weight_offset is added to the weight (Gemma's 1 + w). */
 typedef struct ndm_norm_args {
     bool layer_norm;
     const float *x;            /* [N, width] */
@@ -294,7 +294,11 @@ typedef enum ndm_op {
 NDM_KERNEL_LIST(NDM_KERNEL_PROTOTYPE)
 #undef NDM_KERNEL_PROTOTYPE
 
-int64_t ndm_norm_workspace_bytes(int64_t width); /* of norm_backward */
+/* Partial sums of dweight and dbias: norm_backward cuts the rows in at most this many blocks,
+ * whatever the threads. */
+enum { NDM_NORM_PARTIALS = 32 };
+int64_t
+ndm_norm_workspace_bytes(int64_t width); /* of norm_backward: [NDM_NORM_PARTIALS, 2, width] fp32 */
 
 /* A table of bodies. NULL falls back to `base`, whose last is the reference. */
 typedef struct ndm_kernel_table {
@@ -314,6 +318,8 @@ const char *ndm_op_name(ndm_op op);
  * choice: NULL or "auto" for the best; "ref"; or a comma list of table names in order of preference
  * (ref is always last). */
 NDM_MUST_USE ndm_status ndm_kernels_bind(ndm_device *device, const char *choice);
+void ndm_kernels_unbind(
+    ndm_device *device); /* frees what bind made; bind and the device's end do so as well */
 const char *ndm_kernels_chosen(const ndm_device *device,
                                ndm_op op); /* name of the table that an op runs from */
 

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The reference kernels: plain loops, sums in double, any dtype. They say what an op is; faster
+ * ones are compared with them. */
+#ifndef NDM_KERNELS_REF_H
+#define NDM_KERNELS_REF_H
+
+#include "core/dtype.h"
+#include "kernels/table.h"
+
+#define NDM_REF_PROTOTYPE(name, doc) ndm_status ndm_ref_##name(const void *args);
+NDM_KERNEL_LIST(NDM_REF_PROTOTYPE)
+#undef NDM_REF_PROTOTYPE
+
+/* Element i of an array of fp32, bf16 or fp16. */
+static inline float ref_load(const void *array, ndm_dtype dtype, int64_t i)
+{
+    if (dtype == NDM_F32)
+        return ((const float *)array)[i];
+    uint16_t h = ((const uint16_t *)array)[i];
+    return dtype == NDM_BF16 ? ndm_bf16_to_f32(h) : ndm_f16_to_f32(h);
+}
+
+static inline void ref_store(void *array, ndm_dtype dtype, int64_t i, float value)
+{
+    if (dtype == NDM_F32)
+        ((float *)array)[i] = value;
+    else
+        ((uint16_t *)array)[i] = dtype == NDM_BF16 ? ndm_f32_to_bf16(value) : ndm_f32_to_f16(value);
+}
+
+#endif

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reference embedding. Ids outside [first, first + rows) belong to another tp rank, or to none:
+ * their rows are 0. Whether an id is below the vocabulary is checked where the data is read. */
+#include "kernels/ref.h"
+
+ndm_status ndm_ref_embedding(const void *args)
+{
+    const ndm_embedding_args *a = args;
+
+    for (int64_t i = 0; i < a->n; i++) {
+        int64_t row = a->ids[i] - a->first;
+        bool here = row >= 0 && row < a->rows;
+        for (int64_t j = 0; j < a->width; j++) {
+            float value = here ? a->scale * ref_load(a->table, a->dtype, row * a->width + j) : 0.0f;
+            if (a->position_table)
+                value += ref_load(a->position_table, a->dtype, a->positions[i] * a->width + j);
+            a->out[i * a->width + j] = value;
+        }
+    }
+    return NDM_OK;
+}
+
+static void add_row(float *table, int64_t row, const float *gradient, float scale, int64_t width)
+{
+    for (int64_t j = 0; j < width; j++)
+        table[row * width + j] += scale * gradient[j];
+}
+
+/* Row after row, in fp32: the order is part of the definition. */
+ndm_status ndm_ref_embedding_backward(const void *args)
+{
+    const ndm_embedding_backward_args *a = args;
+
+    for (int64_t i = 0; i < a->n; i++) {
+        const float *gradient = a->dout + i * a->width;
+        int64_t row = a->ids[i] - a->first;
+        if (row >= 0 && row < a->rows)
+            add_row(a->dtable, row, gradient, a->scale, a->width);
+        if (a->dposition_table && a->positions[i] >= 0 && a->positions[i] < a->position_rows)
+            add_row(a->dposition_table, a->positions[i], gradient, 1.0f, a->width);
+    }
+    return NDM_OK;
+}
