@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Safetensors reader: finds tensors and reads ranges and blocks of them, converting on the way. */
+#include "model/safetensors_reader.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/dtype.h"
+#include "core/text.h"
+
+/* Below this, reading whole rows and dropping columns costs less than a system call a row. */
+#define SMALL_RUN_BYTES 8192
+
+int64_t ndm_safetensors_count(const ndm_safetensors *r)
+{
+    return r->count;
+}
+
+const ndm_tensor_info *ndm_safetensors_at(const ndm_safetensors *r, int64_t index)
+{
+    return &r->infos[index];
+}
+
+const ndm_tensor_info *ndm_safetensors_find(const ndm_safetensors *r, const char *name)
+{
+    return ndm_tensor_find(r->infos, r->count, name);
+}
+
+int64_t ndm_safetensors_files(const ndm_safetensors *r)
+{
+    return r->file_count;
+}
+
+const char *ndm_safetensors_path(const ndm_safetensors *r, int64_t file)
+{
+    return r->files[file].path;
+}
+
+const char *ndm_safetensors_metadata(const ndm_safetensors *r, const char *key)
+{
+    return json_string_value(json_object_get(r->metadata, key));
+}
+
+static const char *nearest_name(const ndm_safetensors *r, const char *name)
+{
+    const char **names = malloc((size_t)(r->count + 1) * sizeof *names);
+    const char *near;
+
+    if (names == NULL)
+        return NULL;
+    for (int64_t i = 0; i < r->count; i++)
+        names[i] = r->infos[i].name;
+    near = ndm_text_nearest(name, names, (size_t)r->count);
+    free(names);
+    return near;
+}
+
+static ndm_status missing(const ndm_safetensors *r, const char *name)
+{
+    const char *near = nearest_name(r, name);
+
+    NDM_FAIL(NDM_ERR_FORMAT, "%s%s: has no tensor '%s'%s%s%s", r->files[0].path,
+             r->file_count > 1 ? " and its other shards" : "", name,
+             near ? "; the nearest is '" : "", near ? near : "", near ? "'" : "");
+}
+
+ndm_status ndm_safetensors_require(const ndm_safetensors *r, const char *name, int ndim,
+                                   const int64_t *shape, const ndm_tensor_info **info)
+{
+    const ndm_tensor_info *found = ndm_safetensors_find(r, name);
+    char got[200], want[200];
+
+    if (found == NULL)
+        return missing(r, name);
+    if (found->ndim != ndim || memcmp(found->shape, shape, (size_t)ndim * sizeof *shape) != 0)
+        NDM_FAIL(NDM_ERR_FORMAT, "%s: tensor '%s' has shape %s, the model wants %s",
+                 r->files[found->file].path, name,
+                 ndm_tensor_shape_text(found->ndim, found->shape, got, sizeof got),
+                 ndm_tensor_shape_text(ndim, shape, want, sizeof want));
+    *info = found;
+    return NDM_OK;
+}
+
+/* Reads n elements at a byte offset of the file and converts them through stage,
+ * NDM_SAFETENSORS_CHUNK_BYTES long. */
+static ndm_status read_run(const struct ndm_safetensors_file *f, ndm_dtype src_dtype,
+                           int64_t offset, int64_t n, void *dst, ndm_dtype dtype, void *stage)
+{
+    int64_t width = (int64_t)ndm_dtype_bytes(src_dtype);
+    int64_t step = NDM_SAFETENSORS_CHUNK_BYTES / width;
+    char *out = dst;
+
+    if (src_dtype == dtype)
+        return ndm_safetensors_pread(f->fd, f->path, dst, n * width, offset);
+    for (int64_t done = 0; done < n; done += step) {
+        int64_t m = n - done < step ? n - done : step;
+
+        NDM_TRY(ndm_safetensors_pread(f->fd, f->path, stage, m * width, offset + done * width));
+        ndm_tensor_convert(stage, src_dtype, out + done * (int64_t)ndm_dtype_bytes(dtype), dtype,
+                           m);
+    }
+    return NDM_OK;
+}
+
+static ndm_status make_stage(const char *path, int64_t bytes, void **stage)
+{
+    *stage = malloc((size_t)bytes);
+    if (*stage == NULL)
+        NDM_FAIL(NDM_ERR_MEMORY, "%s: no memory to stage %lld bytes", path, (long long)bytes);
+    return NDM_OK;
+}
+
+ndm_status ndm_safetensors_read(const ndm_safetensors *r, const char *name, int64_t first,
+                                int64_t n, void *dst, ndm_dtype dtype)
+{
+    const ndm_tensor_info *info = ndm_safetensors_find(r, name);
+    const struct ndm_safetensors_file *f;
+    ndm_status status;
+    void *stage;
+
+    if (info == NULL)
+        return missing(r, name);
+    f = &r->files[info->file];
+    NDM_TRY(ndm_tensor_check_range(info, f->path, first, n, dtype));
+    NDM_TRY(make_stage(f->path, NDM_SAFETENSORS_CHUNK_BYTES, &stage));
+    status = read_run(f, info->dtype, info->offset + first * (int64_t)ndm_dtype_bytes(info->dtype),
+                      n, dst, dtype, stage);
+    free(stage);
+    return status;
+}
+
+struct block {
+    const ndm_tensor_info *info;
+    const struct ndm_safetensors_file *file;
+    int64_t r0, r1, c0, c1;
+    char *dst;
+    ndm_dtype dtype;
+};
+
+static char *block_row(const struct block *b, int64_t row)
+{
+    return b->dst + (row - b->r0) * (b->c1 - b->c0) * (int64_t)ndm_dtype_bytes(b->dtype);
+}
+
+/* One read a row. */
+static ndm_status read_runs(const struct block *b, void *stage)
+{
+    int64_t width = (int64_t)ndm_dtype_bytes(b->info->dtype), columns = b->info->shape[1];
+
+    for (int64_t row = b->r0; row < b->r1; row++)
+        NDM_TRY(read_run(b->file, b->info->dtype, b->info->offset + (row * columns + b->c0) * width,
+                         b->c1 - b->c0, block_row(b, row), b->dtype, stage));
+    return NDM_OK;
+}
+
+/* Reads as many whole rows as the stage holds, and keeps the columns. */
+static ndm_status read_rows(const struct block *b, char *stage, int64_t stage_bytes)
+{
+    int64_t width = (int64_t)ndm_dtype_bytes(b->info->dtype);
+    int64_t row_bytes = b->info->shape[1] * width, step = stage_bytes / row_bytes;
+
+    for (int64_t row = b->r0; row < b->r1; row += step) {
+        int64_t m = b->r1 - row < step ? b->r1 - row : step;
+
+        NDM_TRY(ndm_safetensors_pread(b->file->fd, b->file->path, stage, m * row_bytes,
+                                      b->info->offset + row * row_bytes));
+        for (int64_t i = 0; i < m; i++)
+            ndm_tensor_convert(stage + i * row_bytes + b->c0 * width, b->info->dtype,
+                               block_row(b, row + i), b->dtype, b->c1 - b->c0);
+    }
+    return NDM_OK;
+}
+
+ndm_status ndm_safetensors_read_block(const ndm_safetensors *r, const char *name, int64_t r0,
+                                      int64_t r1, int64_t c0, int64_t c1, void *dst,
+                                      ndm_dtype dtype)
+{
+    struct block b = {.r0 = r0, .r1 = r1, .c0 = c0, .c1 = c1, .dst = dst, .dtype = dtype};
+    int64_t width, row_bytes, stage_bytes = NDM_SAFETENSORS_CHUNK_BYTES;
+    ndm_status status;
+    void *stage;
+
+    b.info = ndm_safetensors_find(r, name);
+    if (b.info == NULL)
+        return missing(r, name);
+    b.file = &r->files[b.info->file];
+    NDM_TRY(ndm_tensor_check_block(b.info, b.file->path, r0, r1, c0, c1, dtype));
+    if (r0 == r1 || c0 == c1)
+        return NDM_OK;
+    width = (int64_t)ndm_dtype_bytes(b.info->dtype), row_bytes = b.info->shape[1] * width;
+    if (c0 == 0 && c1 == b.info->shape[1])
+        return ndm_safetensors_read(r, name, r0 * c1, (r1 - r0) * c1, dst, dtype);
+    NDM_TRY(make_stage(b.file->path, stage_bytes, &stage));
+    if ((c1 - c0) * width >= SMALL_RUN_BYTES || row_bytes > stage_bytes)
+        status = read_runs(&b, stage);
+    else
+        status = read_rows(&b, stage, stage_bytes);
+    free(stage);
+    return status;
+}

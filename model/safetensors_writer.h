@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The writer's insides, shared by plan and output. */
+#ifndef NDM_MODEL_SAFETENSORS_WRITER_H
+#define NDM_MODEL_SAFETENSORS_WRITER_H
+
+#include "core/text.h"
+#include "model/safetensors_internal.h"
+
+struct ndm_safetensors_out {
+    char *path;
+    int fd;            /* -1 until this process first writes to it */
+    int64_t bytes;     /* of the whole file */
+    ndm_buffer header; /* the JSON, padded to a multiple of 8 */
+};
+
+struct ndm_safetensors_writer {
+    char *folder, *stem;
+    ndm_tensor_info *infos; /* [count], sorted by name once planned */
+    int64_t count;
+    struct ndm_safetensors_out *files; /* [file_count] */
+    int64_t file_count;
+};
+
+#endif
