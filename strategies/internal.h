@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What contexts, units and strategies share behind the public headers. */
+#ifndef NDM_STRATEGIES_INTERNAL_H
+#define NDM_STRATEGIES_INTERNAL_H
+
+#include "collectives/comm.h"
+#include "kernels/kernels.h"
+#include <ndmesh/context.h>
+#include <ndmesh/optimizer.h>
+#include <ndmesh/strategy.h>
+#include <ndmesh/unit.h>
+
+enum { NDM_STRATEGIES_MAX = 32, NDM_UNIT_ALIGN = 64 };
+
+/* ---- buffers: device memory that units take in turn (strategies/pool.c) ------------------------ */
+
+/* A buffer that is given back while kernels may still read it: `last_use` orders the next user behind them. */
+typedef struct ndm_buffer {
+    void *memory;
+    int64_t bytes;
+    ndm_memory_kind kind;
+    ndm_event *last_use;
+    bool taken;
+    struct ndm_buffer *next;
+} ndm_buffer;
+
+/* Takes a free buffer of exactly these bytes and kind, or makes one; `stream` waits for its last use. */
+NDM_MUST_USE ndm_status ndm_pool_take(ndm_context *context, int64_t bytes, ndm_memory_kind kind, ndm_stream *stream,
+                                      ndm_buffer **buffer);
+/* Gives it back; its next user waits for what is on `stream` now. */
+NDM_MUST_USE ndm_status ndm_pool_give(ndm_buffer *buffer, ndm_stream *stream);
+void ndm_pool_finish(ndm_context *context);
+
+/* ---- the context ------------------------------------------------------------------------------ */
+
+struct ndm_context {
+    ndm_world *world;
+    ndm_parallelism_config parallelism; /* resolved */
+    int64_t *order;                     /* [world] placement, or NULL */
+    ndm_mesh *mesh;
+    ndm_device *device;
+    ndm_comms *comms;
+    ndm_stream *compute, *gather, *reduce;
+    const ndm_strategy *strategies[NDM_STRATEGIES_MAX]; /* those that apply to the mesh, in order */
+    int64_t n_strategies;
+    ndm_buffer *pool;
+    struct ndm_unit *live; /* gathered units that can be resharded, oldest first */
+    int64_t n_live;
+    int64_t micro_batch, micro_batches;
+    int64_t units; /* made and not destroyed */
+};
+
+static inline bool ndm_context_last_micro_batch(const ndm_context *context)
+{
+    return context->micro_batch + 1 == context->micro_batches;
+}
+
+/* Coordinate of this rank along an axis, and the size of an axis set. */
+int64_t ndm_context_coord(const ndm_context *context, ndm_axis axis);
+int64_t ndm_context_axes_size(const ndm_context *context, ndm_axis_set axes);
+/* Whether activations between tp regions are split by token. */
+bool ndm_context_sequence_parallel(const ndm_context *context);
+
+/* ---- layout: where a parameter lies (strategies/layout.c) -------------------------------------- */
+
+/* A parameter's tp-local part. Along the cut dim it is `parts` runs: local [p*run, p*run + valid[p]) is global
+ * [p*whole + offset, ...); the rest of each run is padding. */
+typedef struct ndm_param {
+    ndm_param_spec spec;    /* name owned */
+    int cut;                /* dim that tp cuts, -1 = none */
+    int64_t local[2];       /* tp-local shape, padded */
+    int64_t parts, run, whole, offset, valid;
+    int64_t numel, start;   /* local elements; place in the unit's flat array */
+    int64_t sharers;        /* tp ranks that hold the same part: consecutive ones */
+    bool sum_over_sharers;  /* their gradients are partial sums */
+    bool decay;
+} ndm_param;
+
+NDM_MUST_USE ndm_status ndm_param_place(const ndm_context *context, const ndm_param_spec *spec, ndm_param *param);
+
+/* Calls visit for every run of global elements inside local elements [first, first + count) of the parameter: `local` is the
+ * local index of the run's first element. Padding is passed over. */
+typedef ndm_status (*ndm_param_run_fn)(void *user, int64_t local, int64_t global, int64_t count);
+NDM_MUST_USE ndm_status ndm_param_runs(const ndm_param *param, int64_t first, int64_t count, ndm_param_run_fn visit,
+                                       void *user);
+
+/* ---- units ------------------------------------------------------------------------------------ */
+
+struct ndm_unit {
+    ndm_context *context;
+    char *name;
+    ndm_fsdp_config fsdp;
+    const ndm_strategy *sharding; /* ddp, fsdp or hsdp: the first that applies and reduces gradients */
+    ndm_param *params;
+    int64_t n_params;
+
+    ndm_comm *shard;              /* dp_shard x cp */
+    ndm_comm *replicas;           /* dp_replicate */
+    ndm_comm *block;              /* blocks of k for reshard_after_forward = k, else NULL */
+    int64_t shards, index;        /* size of shard, own place */
+    int64_t numel, slice;         /* flat array, padded to shards * slice; multiple of NDM_UNIT_ALIGN */
+    int64_t total;                /* elements before padding to the slices */
+
+    float *master;                /* [slice] */
+    float *grad_slice;            /* [slice] */
+    void *kept;                   /* [numel / k] of param_dtype, with block */
+    bool kept_valid;
+    ndm_buffer *gathered;         /* [numel] of param_dtype; NULL while sharded */
+    ndm_buffer *grads;            /* [numel] fp32; NULL while there are none */
+
+    bool master_is_whole;         /* one shard, fp32: the master is the gathered array */
+    bool stale;                   /* the gathered array is older than the master */
+    bool grads_reduced;           /* grad_slice holds this step's gradient so far */
+    bool grads_fresh;             /* grads_begin() zeroed the array and nothing was reduced from it yet */
+    bool reducing;                /* a reduction runs on the reduce stream */
+    ndm_event *gather_done, *reduce_done, *mark;
+    int64_t users;                /* unshard() calls not yet given back by reshard() */
+    bool in_forward;              /* the next reshard() ends a forward */
+    struct ndm_unit *live_next;   /* list of resharadable gathered units */
+};
+
+/* The gathered array stays between uses within a step. */
+static inline bool ndm_unit_keeps_weights(const ndm_unit *unit)
+{
+    return unit->shards == 1 || unit->fsdp.zero < 3 || unit->fsdp.reshard_after_forward == NDM_RESHARD_NEVER;
+}
+
+/* Gradients are accumulated whole and reduced once a step. */
+static inline bool ndm_unit_defers(const ndm_unit *unit)
+{
+    return unit->shards == 1 || unit->fsdp.zero == 1 || unit->fsdp.defer_sync;
+}
+
+/* Called by the optimizer when it has changed the master. */
+void ndm_unit_weights_changed(ndm_unit *unit);
+
+/* Reductions that the sharding strategies are made of (strategies/reduce.c). */
+NDM_MUST_USE ndm_status ndm_unit_reduce_scatter(ndm_unit *unit, float *slice, ndm_stream *stream);
+NDM_MUST_USE ndm_status ndm_unit_all_reduce_replicas(ndm_unit *unit, float *slice, ndm_stream *stream);
+
+/* Calls visit for each run of valid global elements of the slice that this rank writes (writer) or holds. */
+typedef ndm_status (*ndm_slice_run_fn)(void *user, const ndm_param *param, int64_t slice_offset, int64_t global, int64_t count);
+NDM_MUST_USE ndm_status ndm_unit_slice_runs(const ndm_unit *unit, bool as_writer, ndm_slice_run_fn visit, void *user);
+
+/* Copies runs of a slice-shaped device array from or to a user's range function. */
+NDM_MUST_USE ndm_status ndm_unit_read_array(ndm_unit *unit, float *array, ndm_unit_range_fn read, void *user);
+NDM_MUST_USE ndm_status ndm_unit_write_array(ndm_unit *unit, const float *array, ndm_unit_range_fn write, void *user);
+
+#endif
