@@ -135,14 +135,23 @@ static ndm_status order_make(table_order *order, const ndm_device *device, const
 
 static void binding_fill(ndm_kernel_binding *binding, const table_order *order)
 {
-    for (int op = 0; op < NDM_OP_COUNT; op++) {
+    for (int op = 0; op < NDM_OP_COUNT; op++)
         for (int i = 0; i < order->count && !binding->table.body[op]; i++) {
+            if (!order->table[i]->body[op])
+                continue;
             binding->table.body[op] = order->table[i]->body[op];
             binding->chosen[op] = order->table[i]->name;
         }
+}
+
+/* A world without any table only prices ops; one that has some runs them all. */
+static ndm_status binding_check(const ndm_kernel_binding *binding, const table_order *order)
+{
+    for (int op = 0; op < NDM_OP_COUNT && order->count > 0; op++)
         if (!binding->table.body[op])
-            binding->chosen[op] = NULL;
-    }
+            NDM_FAIL(NDM_ERR_UNSUPPORTED, "kernels: device %s has no kernel for %s",
+                     binding->table.device, op_names[op]);
+    return NDM_OK;
 }
 
 ndm_status ndm_kernels_bind(ndm_device *device, const char *choice)
@@ -157,6 +166,11 @@ ndm_status ndm_kernels_bind(ndm_device *device, const char *choice)
     binding->table.summary = "what the device runs";
     binding->table.device = device->ops->name;
     binding_fill(binding, &order);
+    ndm_status status = binding_check(binding, &order);
+    if (status != NDM_OK) {
+        free(binding);
+        return status;
+    }
     ndm_kernels_unbind(device);
     device->kernels = &binding->table;
     return NDM_OK;
