@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/text.h"
 #include <ndmesh/mesh.h>
 
 static const ndm_axis_info axes_table[NDM_AXIS_COUNT] = {
@@ -62,6 +63,21 @@ static int match_word(const char *name)
     return -1;
 }
 
+static ndm_status refuse(const char *text)
+{
+    const char *known[WORD_COUNT + 2] = {"dp_shard_cp", "dp_cp"};
+    for (int w = 0; w < WORD_COUNT; w++)
+        known[w + 2] = words[w].name;
+    const char *nearest = ndm_text_nearest(text, known, WORD_COUNT + 2);
+    if (nearest != NULL)
+        NDM_FAIL(NDM_ERR_USAGE, "mesh: unknown axis set '%.64s'; did you mean '%s'?", text,
+                 nearest);
+    NDM_FAIL(NDM_ERR_USAGE,
+             "mesh: unknown axis set '%.64s'; use dp_replicate, dp_shard, cp, tp, dp, "
+             "dp_shard_cp, dp_cp or world, or several joined by 'x'",
+             text);
+}
+
 ndm_status ndm_axis_set_parse(const char *text, ndm_axis_set *axes)
 {
     char name[MAX_NAME];
@@ -79,10 +95,7 @@ ndm_status ndm_axis_set_parse(const char *text, ndm_axis_set *axes)
         }
         at++;
     }
-    NDM_FAIL(NDM_ERR_USAGE,
-             "mesh: unknown axis set '%.64s'; use dp_replicate, dp_shard, cp, tp, or dp, "
-             "dp_shard_cp, dp_cp, world, or several joined by 'x'",
-             text);
+    return refuse(text);
 }
 
 const char *ndm_axis_set_name(ndm_axis_set axes, char *buffer, size_t buffer_bytes)
