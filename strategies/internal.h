@@ -12,9 +12,11 @@
 
 enum { NDM_STRATEGIES_MAX = 32, NDM_UNIT_ALIGN = 64 };
 
-/* ---- buffers: device memory that units take in turn (strategies/pool.c) ------------------------ */
+/* ---- buffers: device memory that units take in turn (strategies/pool.c) ------------------------
+ */
 
-/* A buffer that is given back while kernels may still read it: `last_use` orders the next user behind them. */
+/* A buffer that is given back while kernels may still read it: `last_use` orders the next user
+ * behind them. */
 typedef struct ndm_buffer {
     void *memory;
     int64_t bytes;
@@ -24,14 +26,16 @@ typedef struct ndm_buffer {
     struct ndm_buffer *next;
 } ndm_buffer;
 
-/* Takes a free buffer of exactly these bytes and kind, or makes one; `stream` waits for its last use. */
-NDM_MUST_USE ndm_status ndm_pool_take(ndm_context *context, int64_t bytes, ndm_memory_kind kind, ndm_stream *stream,
-                                      ndm_buffer **buffer);
+/* Takes a free buffer of exactly these bytes and kind, or makes one; `stream` waits for its last
+ * use. */
+NDM_MUST_USE ndm_status ndm_pool_take(ndm_context *context, int64_t bytes, ndm_memory_kind kind,
+                                      ndm_stream *stream, ndm_buffer **buffer);
 /* Gives it back; its next user waits for what is on `stream` now. */
 NDM_MUST_USE ndm_status ndm_pool_give(ndm_buffer *buffer, ndm_stream *stream);
 void ndm_pool_finish(ndm_context *context);
 
-/* ---- the context ------------------------------------------------------------------------------ */
+/* ---- the context ------------------------------------------------------------------------------
+ */
 
 struct ndm_context {
     ndm_world *world;
@@ -61,68 +65,89 @@ int64_t ndm_context_axes_size(const ndm_context *context, ndm_axis_set axes);
 /* Whether activations between tp regions are split by token. */
 bool ndm_context_sequence_parallel(const ndm_context *context);
 
-/* ---- layout: where a parameter lies (strategies/layout.c) -------------------------------------- */
+/* ---- layout: where a parameter lies (strategies/layout.c) --------------------------------------
+ */
 
-/* A parameter's tp-local part. Along the cut dim it is `parts` runs: local [p*run, p*run + valid[p]) is global
- * [p*whole + offset, ...); the rest of each run is padding. */
+/* A parameter's tp-local part. Along the cut dim it is `parts` runs: local [p*run, p*run +
+ * valid[p]) is global [p*whole + offset, ...); the rest of each run is padding. */
 typedef struct ndm_param {
-    ndm_param_spec spec;    /* name owned */
-    int cut;                /* dim that tp cuts, -1 = none */
-    int64_t local[2];       /* tp-local shape, padded */
+    ndm_param_spec spec; /* name owned */
+    int cut;             /* dim that tp cuts, -1 = none */
+    int64_t local[2];    /* tp-local shape, padded */
     int64_t parts, run, whole, offset, valid;
-    int64_t numel, start;   /* local elements; place in the unit's flat array */
-    int64_t sharers;        /* tp ranks that hold the same part: consecutive ones */
-    bool sum_over_sharers;  /* their gradients are partial sums */
+    int64_t numel, start;  /* local elements; place in the unit's flat array */
+    int64_t sharers;       /* tp ranks that hold the same part: consecutive ones */
+    bool sum_over_sharers; /* their gradients are partial sums */
     bool decay;
 } ndm_param;
 
-NDM_MUST_USE ndm_status ndm_param_place(const ndm_context *context, const ndm_param_spec *spec, ndm_param *param);
+NDM_MUST_USE ndm_status ndm_param_place(const ndm_context *context, const ndm_param_spec *spec,
+                                        ndm_param *param);
 
-/* Calls visit for every run of global elements inside local elements [first, first + count) of the parameter: `local` is the
- * local index of the run's first element. Padding is passed over. */
+/* Calls visit for every run of global elements inside local elements [first, first + count) of the
+ * parameter: `local` is the local index of the run's first element. Padding is passed over. */
 typedef ndm_status (*ndm_param_run_fn)(void *user, int64_t local, int64_t global, int64_t count);
-NDM_MUST_USE ndm_status ndm_param_runs(const ndm_param *param, int64_t first, int64_t count, ndm_param_run_fn visit,
-                                       void *user);
+NDM_MUST_USE ndm_status ndm_param_runs(const ndm_param *param, int64_t first, int64_t count,
+                                       ndm_param_run_fn visit, void *user);
 
-/* ---- units ------------------------------------------------------------------------------------ */
+/* ---- units ------------------------------------------------------------------------------------
+ */
+
+/* A stretch of the slice whose elements are treated alike. */
+typedef struct ndm_segment {
+    int64_t start, count; /* in the slice */
+    bool decay;           /* weight decay */
+    bool counted;         /* this rank adds them to the global norm */
+} ndm_segment;
 
 struct ndm_unit {
     ndm_context *context;
     char *name;
     ndm_fsdp_config fsdp;
-    const ndm_strategy *sharding; /* ddp, fsdp or hsdp: the first that applies and reduces gradients */
-    ndm_param *params;
+    ndm_param *params; /* [n_params] */
     int64_t n_params;
+    ndm_segment *segments; /* [n_segments], ascending, covering the slice */
+    int64_t n_segments;
 
-    ndm_comm *shard;              /* dp_shard x cp */
-    ndm_comm *replicas;           /* dp_replicate */
-    ndm_comm *block;              /* blocks of k for reshard_after_forward = k, else NULL */
-    int64_t shards, index;        /* size of shard, own place */
-    int64_t numel, slice;         /* flat array, padded to shards * slice; multiple of NDM_UNIT_ALIGN */
-    int64_t total;                /* elements before padding to the slices */
+    ndm_comm *shard;       /* dp_shard x cp */
+    ndm_comm *replicas;    /* dp_replicate */
+    ndm_comm *block;       /* blocks of k for reshard_after_forward = k, else NULL */
+    int64_t shards, index; /* size of shard, own place in it */
+    int64_t numel, slice;  /* numel = shards * slice; multiples of NDM_UNIT_ALIGN */
 
-    float *master;                /* [slice] */
-    float *grad_slice;            /* [slice] */
-    void *kept;                   /* [numel / k] of param_dtype, with block */
-    bool kept_valid;
-    ndm_buffer *gathered;         /* [numel] of param_dtype; NULL while sharded */
-    ndm_buffer *grads;            /* [numel] fp32; NULL while there are none */
+    float *master;     /* [slice] */
+    float *grad_slice; /* [slice] */
+    ndm_buffer
+        *part;  /* [slice] a micro-batch's share, until it is added to grad_slice; NULL otherwise */
+    void *kept; /* [numel / k] of param_dtype, with block */
+    ndm_buffer *gathered; /* [numel] of param_dtype; NULL while sharded */
+    ndm_buffer
+        *grads; /* [numel] fp32; NULL while there are none, or where grad_slice is the whole */
 
-    bool master_is_whole;         /* one shard, fp32: the master is the gathered array */
-    bool stale;                   /* the gathered array is older than the master */
-    bool grads_reduced;           /* grad_slice holds this step's gradient so far */
-    bool grads_fresh;             /* grads_begin() zeroed the array and nothing was reduced from it yet */
-    bool reducing;                /* a reduction runs on the reduce stream */
-    ndm_event *gather_done, *reduce_done, *mark;
-    int64_t users;                /* unshard() calls not yet given back by reshard() */
-    bool in_forward;              /* the next reshard() ends a forward */
-    struct ndm_unit *live_next;   /* list of resharadable gathered units */
+    bool stale;         /* the gathered array is older than the master */
+    bool kept_valid;    /* kept is the current weights */
+    bool grads_begun;   /* the gradient array holds something of this window */
+    bool grads_reduced; /* grad_slice holds this step's gradient so far */
+    bool in_backward;   /* between grads_begin and reduce_grads */
+    int64_t users;      /* unshard() calls not yet given back */
+    ndm_event *changed; /* the master's last change, on compute */
+    ndm_event *gather_done;
+    ndm_event *grads_ready; /* gradients complete, on compute */
+    ndm_event *reduce_done;
+    ndm_unit *live_next; /* gathered units that could be resharded, oldest first */
 };
 
-/* The gathered array stays between uses within a step. */
+/* One shard in fp32: the master is the gathered array. */
+static inline bool ndm_unit_master_is_whole(const ndm_unit *unit)
+{
+    return unit->shards == 1 && unit->fsdp.param_dtype == NDM_F32;
+}
+
+/* The gathered array stays between uses, until the optimizer changes the master. */
 static inline bool ndm_unit_keeps_weights(const ndm_unit *unit)
 {
-    return unit->shards == 1 || unit->fsdp.zero < 3 || unit->fsdp.reshard_after_forward == NDM_RESHARD_NEVER;
+    return unit->shards == 1 || unit->fsdp.zero < 3 ||
+           unit->fsdp.reshard_after_forward == NDM_RESHARD_NEVER;
 }
 
 /* Gradients are accumulated whole and reduced once a step. */
@@ -131,19 +156,52 @@ static inline bool ndm_unit_defers(const ndm_unit *unit)
     return unit->shards == 1 || unit->fsdp.zero == 1 || unit->fsdp.defer_sync;
 }
 
-/* Called by the optimizer when it has changed the master. */
-void ndm_unit_weights_changed(ndm_unit *unit);
+/* Marks the gathered weights as old; called after kernels on the compute stream changed the master.
+ */
+NDM_MUST_USE ndm_status ndm_unit_changed(ndm_unit *unit);
 
-/* Reductions that the sharding strategies are made of (strategies/reduce.c). */
-NDM_MUST_USE ndm_status ndm_unit_reduce_scatter(ndm_unit *unit, float *slice, ndm_stream *stream);
-NDM_MUST_USE ndm_status ndm_unit_all_reduce_replicas(ndm_unit *unit, float *slice, ndm_stream *stream);
+/* Gives buffers back without looking at streams, before the unit goes. */
+void ndm_unit_forget(ndm_unit *unit);
 
-/* Calls visit for each run of valid global elements of the slice that this rank writes (writer) or holds. */
-typedef ndm_status (*ndm_slice_run_fn)(void *user, const ndm_param *param, int64_t slice_offset, int64_t global, int64_t count);
-NDM_MUST_USE ndm_status ndm_unit_slice_runs(const ndm_unit *unit, bool as_writer, ndm_slice_run_fn visit, void *user);
+/* Pieces that the sharding strategies are made of (strategies/reduce.c), all on `stream`. A target
+ * is where a micro-batch's reduced gradient goes: grad_slice itself, or a part that merge adds to
+ * it. */
+NDM_MUST_USE ndm_status ndm_unit_grad_target(ndm_unit *unit, float **target, ndm_stream *stream);
+NDM_MUST_USE ndm_status ndm_unit_reduce_scatter(ndm_unit *unit, float *target, ndm_stream *stream);
+NDM_MUST_USE ndm_status ndm_unit_reduce_replicas(ndm_unit *unit, float *target, ndm_stream *stream);
+NDM_MUST_USE ndm_status ndm_unit_grad_merge(ndm_unit *unit, ndm_stream *stream);
 
-/* Copies runs of a slice-shaped device array from or to a user's range function. */
-NDM_MUST_USE ndm_status ndm_unit_read_array(ndm_unit *unit, float *array, ndm_unit_range_fn read, void *user);
-NDM_MUST_USE ndm_status ndm_unit_write_array(ndm_unit *unit, const float *array, ndm_unit_range_fn write, void *user);
+/* Copies a slice-shaped device array, [slice], from or to a user's range function. */
+NDM_MUST_USE ndm_status ndm_unit_read_array(ndm_unit *unit, float *array, ndm_unit_range_fn read,
+                                            void *user);
+NDM_MUST_USE ndm_status ndm_unit_write_array(ndm_unit *unit, const float *array,
+                                             ndm_unit_range_fn write, void *user);
+
+/* ---- walking the strategies (strategies/engine.c)
+ * ------------------------------------------------ */
+
+/* Around the use of a unit by a model; `next` (or NULL) is the unit that will be used after it, and
+ * is prefetched. */
+NDM_MUST_USE ndm_status ndm_engine_unit_enter(ndm_unit *unit, ndm_unit *next);
+NDM_MUST_USE ndm_status ndm_engine_unit_leave(ndm_unit *unit);
+NDM_MUST_USE ndm_status ndm_engine_check(ndm_context *context, const ndm_demands *demands);
+/* Picks this rank's tokens out of 0..n-1; returns their number in *n. */
+NDM_MUST_USE ndm_status ndm_engine_batch(ndm_context *context, int32_t *picks, int64_t *n);
+/* The collective around a split GEMM; without one, x and full are the same array and nothing
+ * happens. */
+NDM_MUST_USE ndm_status ndm_engine_linear_in(ndm_context *context, ndm_direction direction,
+                                             float *x, float *full, int64_t rows, int64_t width);
+NDM_MUST_USE ndm_status ndm_engine_linear_out(ndm_context *context, ndm_direction direction,
+                                              float *x, float *full, int64_t rows, int64_t width);
+NDM_MUST_USE ndm_status ndm_engine_attention(ndm_context *context, ndm_direction direction,
+                                             const ndm_attention_call *call);
+NDM_MUST_USE ndm_status ndm_engine_step_end(ndm_context *context, ndm_unit *const *units,
+                                            int64_t n_units, int64_t step);
+void ndm_engine_describe(const ndm_context *context, const ndm_describe_args *args,
+                         ndm_traffic_fn emit, void *user);
+
+/* Sharding hooks that local, ddp, fsdp and hsdp share (strategies/fsdp.c). */
+ndm_status ndm_fsdp_unit_enter(ndm_context *context, ndm_unit *unit, ndm_stream *stream);
+ndm_status ndm_fsdp_unit_leave(ndm_context *context, ndm_unit *unit, ndm_stream *stream);
 
 #endif

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Buffers that units take in turn. A buffer given back may still be read by queued kernels: whoever takes it next waits, on
- * its own stream, for the event recorded then. So memory is reused without the host waiting. */
+/* Buffers that units take in turn. A buffer given back may still be read by queued kernels: whoever
+ * takes it next waits, on its own stream, for the event recorded then. So memory is reused without
+ * the host waiting. */
 #include <stdlib.h>
 
 #include "strategies/internal.h"
 
-static ndm_status buffer_create(ndm_context *context, int64_t bytes, ndm_memory_kind kind, ndm_buffer **buffer)
+static ndm_status buffer_create(ndm_context *context, int64_t bytes, ndm_memory_kind kind,
+                                ndm_buffer **buffer)
 {
     ndm_buffer *b = calloc(1, sizeof *b);
     ndm_status status = NDM_OK;
@@ -28,8 +30,8 @@ free_buffer:
     return status;
 }
 
-ndm_status ndm_pool_take(ndm_context *context, int64_t bytes, ndm_memory_kind kind, ndm_stream *stream,
-                         ndm_buffer **buffer)
+ndm_status ndm_pool_take(ndm_context *context, int64_t bytes, ndm_memory_kind kind,
+                         ndm_stream *stream, ndm_buffer **buffer)
 {
     ndm_buffer *b = context->pool;
 

@@ -27,22 +27,24 @@ typedef struct ndm_context_options {
     size_t size;             /**< sizeof(ndm_context_options) */
     const char *device;      /**< "auto" (default), "cpu", "cuda", "sim" */
     const char *collectives; /**< "auto" (default), "self", "mpi", "shm", "nccl" */
-    const char *kernels;     /**< "auto" (default), "ref", or a comma list of tables (`ndmesh info` lists them) */
+    const char *kernels;     /**< "auto" (default), "ref", or a comma list of tables (`ndmesh info`
+                                lists them) */
     double timeout_s;        /**< deadline of every wait; default 600 */
-    int threads;             /**< threads of kernels; 0 (default): processors / ranks of this host */
-    int64_t memory_limit_bytes; /**< device allocations beyond it fail; 0 (default): none */
+    int threads; /**< threads of kernels; 0 (default): processors / ranks of this host */
+    int64_t memory_limit_bytes;   /**< device allocations beyond it fail; 0 (default): none */
     const ndm_named_value *facts; /**< [n_facts] verified to be equal on all ranks; not kept */
     int64_t n_facts;
-    const void *mpi_comm;    /**< see interop_mpi.h; NULL (default): join the world of the launcher */
+    const void *mpi_comm; /**< see interop_mpi.h; NULL (default): join the world of the launcher */
 } ndm_context_options;
 
-#define NDM_CONTEXT_OPTIONS_INIT                                                                   \
-    {                                                                                              \
-        sizeof(ndm_context_options), "auto", "auto", "auto", 600.0, 0, 0, NULL, 0, NULL            \
+#define NDM_CONTEXT_OPTIONS_INIT                                                        \
+    {                                                                                   \
+        sizeof(ndm_context_options), "auto", "auto", "auto", 600.0, 0, 0, NULL, 0, NULL \
     }
 
 /**
- * Joins the world, builds the mesh, verifies that all ranks built the same one, and opens the device.
+ * Joins the world, builds the mesh, verifies that all ranks built the same one, and opens the
+ * device.
  *
  * @param parallelism  axis sizes
  * @param options      NULL = defaults
@@ -57,17 +59,20 @@ NDM_API NDM_MUST_USE ndm_status ndm_context_create(const ndm_parallelism_config 
                                                    const ndm_context_options *options,
                                                    ndm_context **context);
 
-/** Frees everything; models, units and optimizers of the context must be gone. Collective over: world. NULL is fine. */
+/** Frees everything; models, units and optimizers of the context must be gone. Collective over:
+ * world. NULL is fine. */
 NDM_API void ndm_context_destroy(ndm_context *context);
 
-/** After a failure: leaves without waiting for other ranks. The process should end soon. NULL is fine. */
+/** After a failure: leaves without waiting for other ranks. The process should end soon. NULL is
+ * fine. */
 NDM_API void ndm_context_abandon(ndm_context *context);
 
-NDM_API int64_t ndm_context_rank(const ndm_context *context);  /**< world rank */
-NDM_API int64_t ndm_context_size(const ndm_context *context);  /**< number of ranks */
+NDM_API int64_t ndm_context_rank(const ndm_context *context); /**< world rank */
+NDM_API int64_t ndm_context_size(const ndm_context *context); /**< number of ranks */
 NDM_API const ndm_mesh *ndm_context_mesh(const ndm_context *context);
 NDM_API ndm_device *ndm_context_device(const ndm_context *context);
-NDM_API const ndm_parallelism_config *ndm_context_parallelism(const ndm_context *context); /**< sizes resolved */
+NDM_API const ndm_parallelism_config *
+ndm_context_parallelism(const ndm_context *context); /**< sizes resolved */
 
 /** The stream that kernels run on. Owned by the context. */
 NDM_API ndm_stream *ndm_context_stream(const ndm_context *context);
@@ -76,14 +81,16 @@ NDM_API ndm_stream *ndm_context_stream(const ndm_context *context);
  * The communicator over an axis set that holds this rank, made on first use; owned by the context.
  * Collective over: the group (all members ask in the same order).
  */
-NDM_API NDM_MUST_USE ndm_status ndm_context_comm(ndm_context *context, ndm_axis_set axes, ndm_comm **comm);
+NDM_API NDM_MUST_USE ndm_status ndm_context_comm(ndm_context *context, ndm_axis_set axes,
+                                                 ndm_comm **comm);
 
-/** All ranks return OK, or all return the status and message of the lowest rank that failed. Collective over: world. */
+/** All ranks return OK, or all return the status and message of the lowest rank that failed.
+ * Collective over: world. */
 NDM_API NDM_MUST_USE ndm_status ndm_context_agree(ndm_context *context, ndm_status mine);
 
 /**
- * Says which micro-batch of a step comes next: units synchronise gradients accordingly (see ndm_fsdp_config.defer_sync).
- * Call before its forward; a context starts at (0, 1). Not collective.
+ * Says which micro-batch of a step comes next: units synchronise gradients accordingly (see
+ * ndm_fsdp_config.defer_sync). Call before its forward; a context starts at (0, 1). Not collective.
  */
 NDM_API void ndm_context_micro_batch(ndm_context *context, int64_t index, int64_t count);
 

@@ -23,40 +23,48 @@ typedef struct ndm_step_options {
     double grad_clip;    /**< largest global norm; 0 = no clipping; default 1 */
 } ndm_step_options;
 
-#define NDM_STEP_OPTIONS_INIT                                                                      \
-    {                                                                                              \
-        sizeof(ndm_step_options), 1e-3, 0.9, 0.95, 1e-8, 0.1, 1.0                                  \
+#define NDM_STEP_OPTIONS_INIT                                     \
+    {                                                             \
+        sizeof(ndm_step_options), 1e-3, 0.9, 0.95, 1e-8, 0.1, 1.0 \
     }
 
-/** Makes state for the slices of units, [n_units], zero. The units must outlive it. Not collective. */
-NDM_API NDM_MUST_USE ndm_status ndm_optimizer_create(ndm_context *context, ndm_unit *const *units, int64_t n_units,
-                                                     ndm_optimizer **optimizer);
+/** Makes state for the slices of units, [n_units], zero. The units must outlive it. Not collective.
+ */
+NDM_API NDM_MUST_USE ndm_status ndm_optimizer_create(ndm_context *context, ndm_unit *const *units,
+                                                     int64_t n_units, ndm_optimizer **optimizer);
 NDM_API void ndm_optimizer_destroy(ndm_optimizer *optimizer); /**< NULL is fine */
 
 /**
- * Norm, clip, AdamW. The norm counts every logical parameter once, whatever is replicated or tied; squares are summed in double.
+ * Norm, clip, AdamW. The norm counts every logical parameter once, whatever is replicated or tied;
+ * squares are summed in double.
  *
- * @param sums  NULL, or [n_sums] doubles of this rank that are summed over the world in the same message (loss, counts)
+ * @param sums  NULL, or [n_sums] doubles of this rank that are summed over the world in the same
+ * message (loss, counts)
  * @param norm  receives the norm before clipping, the same on all ranks
  *
- * Collective over: world. Completes: on return for norm and sums; on the context's stream for the weights.
+ * Collective over: world. Completes: on return for norm and sums; on the context's stream for the
+ * weights.
  * @retval NDM_ERR_NONFINITE  the norm or a sum is not finite: no weight was touched, on any rank
  * @retval NDM_ERR_STATE      a unit has no reduced gradient
  */
-NDM_API NDM_MUST_USE ndm_status ndm_optimizer_step(ndm_optimizer *optimizer, const ndm_step_options *options, double *sums,
+NDM_API NDM_MUST_USE ndm_status ndm_optimizer_step(ndm_optimizer *optimizer,
+                                                   const ndm_step_options *options, double *sums,
                                                    int64_t n_sums, double *norm);
 
 NDM_API int64_t ndm_optimizer_steps(const ndm_optimizer *optimizer); /**< steps done */
-NDM_API void ndm_optimizer_set_steps(ndm_optimizer *optimizer, int64_t steps); /**< after loading state */
+NDM_API void ndm_optimizer_set_steps(ndm_optimizer *optimizer,
+                                     int64_t steps); /**< after loading state */
 
 /** The two moments of AdamW. */
 typedef enum ndm_moment { NDM_EXP_AVG, NDM_EXP_AVG_SQ } ndm_moment;
 
 /** As ndm_unit_read() and ndm_unit_write(), for a moment of a unit. */
-NDM_API NDM_MUST_USE ndm_status ndm_optimizer_read(ndm_optimizer *optimizer, int64_t unit, ndm_moment moment,
-                                                   ndm_unit_range_fn read, void *user);
-NDM_API NDM_MUST_USE ndm_status ndm_optimizer_write(ndm_optimizer *optimizer, int64_t unit, ndm_moment moment,
-                                                    ndm_unit_range_fn write, void *user);
+NDM_API NDM_MUST_USE ndm_status ndm_optimizer_read(ndm_optimizer *optimizer, int64_t unit,
+                                                   ndm_moment moment, ndm_unit_range_fn read,
+                                                   void *user);
+NDM_API NDM_MUST_USE ndm_status ndm_optimizer_write(ndm_optimizer *optimizer, int64_t unit,
+                                                    ndm_moment moment, ndm_unit_range_fn write,
+                                                    void *user);
 
 #ifdef __cplusplus
 }

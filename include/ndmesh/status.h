@@ -67,10 +67,10 @@ NDM_API ndm_status ndm_error_set(ndm_status status, const char *file, int line, 
                                  ...) NDM_PRINTF(4, 5);
 
 /** Detects a failure: stores the message and leaves the function with the status. */
-#define NDM_FAIL(status, ...)                                                                                          \
-    do {                                                                                                               \
-        (void)ndm_error_set((status), __FILE__, __LINE__, __VA_ARGS__);                                                \
-        return (status); /* the constant tells the compiler that outputs are unset */                                  \
+#define NDM_FAIL(status, ...)                                                         \
+    do {                                                                              \
+        (void)ndm_error_set((status), __FILE__, __LINE__, __VA_ARGS__);               \
+        return (status); /* the constant tells the compiler that outputs are unset */ \
     } while (0)
 
 /** Relays a failure. */

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** @file
- * Strategies as plugins: which parameter, batch or op is cut along which axis, and which collective repairs it.
+ * Strategies as plugins: which parameter, batch or op is cut along which axis, and which collective
+ * repairs it.
  *
- * A strategy is one const struct; NULL hooks are skipped. A context walks the strategies whose applies() says yes, in the order
- * of the registry, built-in ones first. Hooks run on every rank in the same order; they launch on streams and do not wait.
+ * A strategy is one const struct; NULL hooks are skipped. A context walks the strategies whose
+ * applies() says yes, in the order of the registry, built-in ones first. Hooks run on every rank in
+ * the same order; they launch on streams and do not wait.
  */
 #ifndef NDMESH_STRATEGY_H
 #define NDMESH_STRATEGY_H
@@ -24,38 +26,41 @@ typedef struct ndm_demands {
     int64_t sliding_window; /**< 0 = none */
 } ndm_demands;
 
-/** One attention over a sequence that may be split. Rows are tokens; all pointers are device memory, fp32. */
+/** One attention over a sequence that may be split. Rows are tokens; all pointers are device
+ * memory, fp32. */
 typedef struct ndm_attention_call {
-    float *q, *k, *v;            /**< [B*T, heads*D] and [B*T, kv_heads*D], rows of qkv_stride; backward: inputs */
-    float *dq, *dk, *dv;         /**< backward: outputs, rows of dqkv_stride */
-    float *out, *lse;            /**< [B*T, heads*D] rows of out_stride; [B, heads, T] */
-    const float *dout;           /**< backward: rows of dout_stride */
-    float *delta;                /**< backward: scratch, [B, heads, T] */
+    float *q, *k,
+        *v; /**< [B*T, heads*D] and [B*T, kv_heads*D], rows of qkv_stride; backward: inputs */
+    float *dq, *dk, *dv; /**< backward: outputs, rows of dqkv_stride */
+    float *out, *lse;    /**< [B*T, heads*D] rows of out_stride; [B, heads, T] */
+    const float *dout;   /**< backward: rows of dout_stride */
+    float *delta;        /**< backward: scratch, [B, heads, T] */
     int64_t qkv_stride, dqkv_stride, out_stride, dout_stride;
-    int64_t batch, tokens;       /**< B, and T of this rank */
+    int64_t batch, tokens;             /**< B, and T of this rank */
     int64_t heads, kv_heads, head_dim; /**< of this rank */
     float scale;
-    const int32_t *index;        /**< [B*T] place of a token in its sequence, or NULL: 0..T-1 */
-    const int32_t *first;        /**< [B*T] first place it may attend to, or NULL: 0 */
+    const int32_t *index; /**< [B*T] place of a token in its sequence, or NULL: 0..T-1 */
+    const int32_t *first; /**< [B*T] first place it may attend to, or NULL: 0 */
 } ndm_attention_call;
 
 /** One line of a strategy's account of its collectives, per unit or layer and step. */
 typedef struct ndm_traffic {
     const char *strategy;
-    const char *where;      /**< "unit", "attention", "linear", "step" */
+    const char *where; /**< "unit", "attention", "linear", "step" */
     ndm_direction direction;
     ndm_collective kind;
     ndm_axis_set axes;
     int64_t calls;
-    int64_t bytes;          /**< received by one rank, all calls together */
+    int64_t bytes; /**< received by one rank, all calls together */
 } ndm_traffic;
 typedef void (*ndm_traffic_fn)(void *user, const ndm_traffic *traffic);
 
 /** What describe() accounts for: one unit or layer. */
 typedef struct ndm_describe_args {
-    const ndm_unit *unit;     /**< or NULL */
-    int64_t rows;             /**< token rows of this rank in split regions (B*T/cp) */
-    int64_t hidden, kv_width; /**< elements of a row of activations; of K and V together on this rank */
+    const ndm_unit *unit; /**< or NULL */
+    int64_t rows;         /**< token rows of this rank in split regions (B*T/cp) */
+    int64_t hidden,
+        kv_width; /**< elements of a row of activations; of K and V together on this rank */
     int64_t column_inputs, row_outputs; /**< split GEMM regions entered and left by a layer */
 } ndm_describe_args;
 
@@ -64,30 +69,36 @@ typedef struct ndm_strategy {
     const char *summary;
     ndm_axis_set axes; /**< axes it communicates over */
 
-    /** Whether it takes part, given the mesh and a unit's sharding (NULL: the context as a whole). NULL = always. */
+    /** Whether it takes part, given the mesh and a unit's sharding (NULL: the context as a whole).
+     * NULL = always. */
     bool (*applies)(const ndm_context *context, const ndm_fsdp_config *fsdp);
     /** NDM_ERR_CONFIG with the rule in one sentence if the model does not fit the mesh. */
     ndm_status (*check)(ndm_context *context, const ndm_demands *demands);
-    /** Which tokens of a sequence are this rank's: picks, [*n], ascending in the order kept; on entry *n is the whole. */
+    /** Which tokens of a sequence are this rank's: picks, [*n], ascending in the order kept; on
+     * entry *n is the whole. */
     ndm_status (*batch)(ndm_context *context, int32_t *picks, int64_t *n);
     /** Around the use of a unit: gather, prefetch, free. */
     ndm_status (*unit_enter)(ndm_context *context, ndm_unit *unit, ndm_stream *stream);
     ndm_status (*unit_leave)(ndm_context *context, ndm_unit *unit, ndm_stream *stream);
-    /** Before a split GEMM. Forward: x, [rows, width] -> *full; backward: full (partial sums) -> x. */
-    ndm_status (*linear_in)(ndm_context *context, ndm_direction direction, float *x, float *full, int64_t rows, int64_t width,
-                            ndm_stream *stream);
-    /** After a split GEMM. Forward: full (partial sums), [rows, width] -> x; backward: x -> full. */
-    ndm_status (*linear_out)(ndm_context *context, ndm_direction direction, float *x, float *full, int64_t rows,
-                             int64_t width, ndm_stream *stream);
+    /** Before a split GEMM. Forward: x, [rows, width] -> *full; backward: full (partial sums) -> x.
+     */
+    ndm_status (*linear_in)(ndm_context *context, ndm_direction direction, float *x, float *full,
+                            int64_t rows, int64_t width, ndm_stream *stream);
+    /** After a split GEMM. Forward: full (partial sums), [rows, width] -> x; backward: x -> full.
+     */
+    ndm_status (*linear_out)(ndm_context *context, ndm_direction direction, float *x, float *full,
+                             int64_t rows, int64_t width, ndm_stream *stream);
     /** Attention over a split sequence; the first strategy that has it does it. */
-    ndm_status (*attention)(ndm_context *context, ndm_direction direction, const ndm_attention_call *call,
-                            ndm_stream *stream);
+    ndm_status (*attention)(ndm_context *context, ndm_direction direction,
+                            const ndm_attention_call *call, ndm_stream *stream);
     /** Reduces a unit's gradients; the first that applies does it. */
     ndm_status (*grads)(ndm_context *context, ndm_unit *unit, ndm_stream *stream);
     /** After the optimizer's step: weights of units, [n_units], may be changed (local SGD). */
-    ndm_status (*step_end)(ndm_context *context, ndm_unit *const *units, int64_t n_units, int64_t step);
+    ndm_status (*step_end)(ndm_context *context, ndm_unit *const *units, int64_t n_units,
+                           int64_t step);
     /** Its collectives, for plans and docs. */
-    void (*describe)(const ndm_context *context, const ndm_describe_args *args, ndm_traffic_fn emit, void *user);
+    void (*describe)(const ndm_context *context, const ndm_describe_args *args, ndm_traffic_fn emit,
+                     void *user);
 } ndm_strategy;
 
 /** The i-th strategy of the registry, built-in ones first; NULL after the last. */
@@ -99,7 +110,8 @@ NDM_API const ndm_strategy *ndm_strategy_at(int64_t i);
  */
 NDM_API NDM_MUST_USE ndm_status ndm_strategy_register(const ndm_strategy *strategy);
 
-/** This rank's master weights of a unit, fp32 device memory, [ndm_unit_slice_numel()]: for step_end hooks. */
+/** This rank's master weights of a unit, fp32 device memory, [ndm_unit_slice_numel()]: for step_end
+ * hooks. */
 NDM_API float *ndm_unit_master(ndm_unit *unit);
 
 #ifdef __cplusplus

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The context: config -> mesh -> communicators, then the strategies that apply. Every step that can
+ * fail on one rank alone is agreed over all before anybody goes on, so that a mistake is one
+ * message and never a hang. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/log.h"
+#include "strategies/internal.h"
+
+int64_t ndm_context_coord(const ndm_context *context, ndm_axis axis)
+{
+    return ndm_mesh_coord(context->mesh, ndm_world_rank(context->world), axis);
+}
+
+int64_t ndm_context_axes_size(const ndm_context *context, ndm_axis_set axes)
+{
+    return ndm_mesh_size(context->mesh, axes);
+}
+
+bool ndm_context_sequence_parallel(const ndm_context *context)
+{
+    return ndm_context_axes_size(context, NDM_AXIS_TP) > 1 &&
+           !context->parallelism.no_sequence_parallel;
+}
+
+static void name_rank_for_log(const ndm_context *c)
+{
+    char text[128];
+    size_t n = 0;
+
+    text[0] = 0;
+    for (int a = 0; a < NDM_AXIS_COUNT; a++)
+        if (ndm_mesh_axis_size(c->mesh, (ndm_axis)a) > 1)
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s %lld", n ? " " : "",
+                                  ndm_axis_table()[a].name,
+                                  (long long)ndm_context_coord(c, (ndm_axis)a));
+    ndm_log_set_rank(ndm_world_rank(c->world), text);
+}
+
+static ndm_status build_mesh(ndm_context *c)
+{
+    NDM_TRY(ndm_mesh_create(&c->parallelism, ndm_world_size(c->world), &c->mesh));
+    c->parallelism.dp_replicate = ndm_mesh_axis_size(c->mesh, NDM_DP_REPLICATE);
+    c->parallelism.dp_shard = ndm_mesh_axis_size(c->mesh, NDM_DP_SHARD);
+    c->parallelism.cp = ndm_mesh_axis_size(c->mesh, NDM_CP);
+    c->parallelism.tp = ndm_mesh_axis_size(c->mesh, NDM_TP);
+    c->parallelism.order = c->order;
+    name_rank_for_log(c);
+    return NDM_OK;
+}
+
+/* All ranks must have built the same mesh from the same configuration with the same binary. */
+static ndm_status verify(ndm_context *c, const ndm_context_options *o)
+{
+    enum { OWN = 7 };
+    const ndm_parallelism_config *p = &c->parallelism;
+    long long sizes[] = {p->dp_replicate, p->dp_shard,  p->cp,
+                         p->tp,           p->cp_method, p->no_sequence_parallel};
+    static const char *const names[] = {"dp_replicate", "dp_shard",  "cp",
+                                        "tp",           "cp_method", "no_sequence_parallel"};
+    char text[OWN - 1][24];
+    ndm_fact *facts = calloc((size_t)(OWN + o->n_facts), sizeof *facts);
+
+    if (!facts)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory to verify %lld facts", (long long)o->n_facts);
+    facts[0] = (ndm_fact){"version", NDM_VERSION};
+    for (int i = 0; i < OWN - 1; i++) {
+        snprintf(text[i], sizeof text[i], "%lld", sizes[i]);
+        facts[1 + i] = (ndm_fact){names[i], text[i]};
+    }
+    for (int64_t i = 0; i < o->n_facts; i++)
+        facts[OWN + i] = (ndm_fact){o->facts[i].name, o->facts[i].value};
+    ndm_status status = ndm_world_verify(c->world, facts, OWN + o->n_facts);
+    free(facts);
+    return status;
+}
+
+static int threads_per_rank(const ndm_context *c, const ndm_context_options *o)
+{
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    int64_t share = processors / ndm_world_local_size(c->world);
+
+    return o->threads > 0 ? o->threads : (int)(share > 1 ? share : 1);
+}
+
+static ndm_status open_device(ndm_context *c, const ndm_context_options *o)
+{
+    ndm_device_options device = {
+        .timeout_ns = (int64_t)(o->timeout_s * 1e9),
+        .local_rank = (int)ndm_world_local_rank(c->world),
+        .threads = threads_per_rank(c, o),
+        .memory_limit_bytes = o->memory_limit_bytes,
+    };
+
+    NDM_TRY(ndm_device_create(o->device, &device, &c->device));
+    NDM_TRY(ndm_kernels_bind(c->device, o->kernels));
+    NDM_TRY(ndm_stream_create(c->device, NDM_STREAM_COMPUTE, "compute", &c->compute));
+    NDM_TRY(ndm_stream_create(c->device, NDM_STREAM_COMM, "gather", &c->gather));
+    NDM_TRY(ndm_stream_create(c->device, NDM_STREAM_COMM, "reduce", &c->reduce));
+    return ndm_comms_create(c->world, c->mesh, c->device, o->collectives, &c->comms);
+}
+
+static void choose_strategies(ndm_context *c)
+{
+    for (int64_t i = 0; ndm_strategy_at(i); i++) {
+        const ndm_strategy *s = ndm_strategy_at(i);
+        if (!s->applies || s->applies(c, NULL))
+            c->strategies[c->n_strategies++] = s;
+    }
+}
+
+static ndm_status copy_order(ndm_context *c, const ndm_parallelism_config *p)
+{
+    size_t bytes = (size_t)ndm_world_size(c->world) * sizeof *c->order;
+
+    if (!p->order)
+        return NDM_OK;
+    c->order = malloc(bytes);
+    if (!c->order)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for an order of %lld ranks",
+                 (long long)ndm_world_size(c->world));
+    memcpy(c->order, p->order, bytes);
+    return NDM_OK;
+}
+
+static ndm_status build(ndm_context *c, const ndm_parallelism_config *p,
+                        const ndm_context_options *o)
+{
+    ndm_world_options world = {"auto", o->mpi_comm, (int64_t)(o->timeout_s * 1e9)};
+
+    NDM_TRY(ndm_world_join(&world, &c->world));
+    c->parallelism = *p;
+    NDM_TRY(ndm_world_agree(c->world, copy_order(c, p)));
+    NDM_TRY(ndm_world_agree(c->world, build_mesh(c)));
+    NDM_TRY(verify(c, o));
+    NDM_TRY(ndm_world_agree(c->world, open_device(c, o)));
+    choose_strategies(c);
+    c->micro_batches = 1;
+    return NDM_OK;
+}
+
+ndm_status ndm_context_create(const ndm_parallelism_config *parallelism,
+                              const ndm_context_options *options, ndm_context **context)
+{
+    static const ndm_context_options defaults = NDM_CONTEXT_OPTIONS_INIT;
+    ndm_context *c = calloc(1, sizeof *c);
+
+    if (!c)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for a context");
+    ndm_status status = build(c, parallelism, options ? options : &defaults);
+    if (status != NDM_OK) {
+        ndm_context_abandon(c);
+        return status;
+    }
+    *context = c;
+    return NDM_OK;
+}
+
+static void free_parts(ndm_context *c)
+{
+    if (c->device) {
+        ndm_pool_finish(c);
+        ndm_stream_destroy(c->reduce);
+        ndm_stream_destroy(c->gather);
+        ndm_stream_destroy(c->compute);
+    }
+    ndm_comms_destroy(c->comms);
+    ndm_device_destroy(c->device);
+    ndm_mesh_destroy(c->mesh);
+    free(c->order);
+}
+
+void ndm_context_destroy(ndm_context *context)
+{
+    if (!context)
+        return;
+    free_parts(context);
+    ndm_world_leave(context->world);
+    free(context);
+}
+
+void ndm_context_abandon(ndm_context *context)
+{
+    if (!context)
+        return;
+    if (context->world)
+        ndm_world_abandon(
+            context->world); /* the rest may be under a collective; the process ends soon */
+    else
+        free_parts(context);
+    free(context);
+}
+
+int64_t ndm_context_rank(const ndm_context *context)
+{
+    return ndm_world_rank(context->world);
+}
+
+int64_t ndm_context_size(const ndm_context *context)
+{
+    return ndm_world_size(context->world);
+}
+
+const ndm_mesh *ndm_context_mesh(const ndm_context *context)
+{
+    return context->mesh;
+}
+
+ndm_device *ndm_context_device(const ndm_context *context)
+{
+    return context->device;
+}
+
+const ndm_parallelism_config *ndm_context_parallelism(const ndm_context *context)
+{
+    return &context->parallelism;
+}
+
+ndm_stream *ndm_context_stream(const ndm_context *context)
+{
+    return context->compute;
+}
+
+ndm_status ndm_context_comm(ndm_context *context, ndm_axis_set axes, ndm_comm **comm)
+{
+    return ndm_comms_get(context->comms, axes, comm);
+}
+
+ndm_status ndm_context_agree(ndm_context *context, ndm_status mine)
+{
+    return ndm_world_agree(context->world, mine);
+}
+
+void ndm_context_micro_batch(ndm_context *context, int64_t index, int64_t count)
+{
+    context->micro_batch = index;
+    context->micro_batches = count;
+}

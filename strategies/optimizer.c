@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Global norm, clipping and AdamW on slices.
+ *
+ * One message a step: the squares of this rank's counted segments and the caller's sums go through
+ * one all-reduce of doubles over the world, and every rank decides from the same bits. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "strategies/internal.h"
+
+enum { SUMS_MAX = 8 };
+
+struct ndm_optimizer {
+    ndm_context *context;
+    ndm_unit **units; /* [n_units], borrowed */
+    int64_t n_units;
+    float **exp_avg, **exp_avg_sq; /* [n_units] of [slice] */
+    double *sums;                  /* device, [1 + SUMS_MAX]: squares, then the caller's */
+    int64_t steps;
+};
+
+static ndm_status moments_create(ndm_optimizer *o, int64_t i)
+{
+    int64_t bytes = o->units[i]->slice * (int64_t)sizeof(float);
+    void *memory;
+
+    NDM_TRY(ndm_device_alloc(o->context->device, bytes, NDM_MEMORY_OPTIMIZER, &memory));
+    o->exp_avg[i] = memory;
+    NDM_TRY(ndm_device_alloc(o->context->device, bytes, NDM_MEMORY_OPTIMIZER, &memory));
+    o->exp_avg_sq[i] = memory;
+    NDM_TRY(ndm_zero(o->context->compute, o->exp_avg[i], bytes));
+    return ndm_zero(o->context->compute, o->exp_avg_sq[i], bytes);
+}
+
+static ndm_status build(ndm_optimizer *o, ndm_unit *const *units)
+{
+    void *memory;
+
+    o->units = calloc((size_t)o->n_units, sizeof *o->units);
+    o->exp_avg = calloc((size_t)o->n_units, sizeof *o->exp_avg);
+    o->exp_avg_sq = calloc((size_t)o->n_units, sizeof *o->exp_avg_sq);
+    if (!o->units || !o->exp_avg || !o->exp_avg_sq)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for an optimizer of %lld units", (long long)o->n_units);
+    for (int64_t i = 0; i < o->n_units; i++) {
+        o->units[i] = units[i];
+        NDM_TRY(moments_create(o, i));
+    }
+    NDM_TRY(ndm_device_alloc(o->context->device, (1 + SUMS_MAX) * (int64_t)sizeof(double),
+                             NDM_MEMORY_OPTIMIZER, &memory));
+    o->sums = memory;
+    return NDM_OK;
+}
+
+ndm_status ndm_optimizer_create(ndm_context *context, ndm_unit *const *units, int64_t n_units,
+                                ndm_optimizer **optimizer)
+{
+    ndm_optimizer *o;
+
+    if (n_units < 1)
+        NDM_FAIL(NDM_ERR_USAGE, "an optimizer needs at least one unit");
+    o = calloc(1, sizeof *o);
+    if (!o)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for an optimizer");
+    o->context = context;
+    o->n_units = n_units;
+    ndm_status status = build(o, units);
+    if (status != NDM_OK) {
+        ndm_optimizer_destroy(o);
+        return status;
+    }
+    *optimizer = o;
+    return NDM_OK;
+}
+
+void ndm_optimizer_destroy(ndm_optimizer *o)
+{
+    if (!o)
+        return;
+    for (int64_t i = 0; i < o->n_units; i++) {
+        if (o->exp_avg)
+            ndm_device_free(o->context->device, o->exp_avg[i]);
+        if (o->exp_avg_sq)
+            ndm_device_free(o->context->device, o->exp_avg_sq[i]);
+    }
+    ndm_device_free(o->context->device, o->sums);
+    free(o->exp_avg);
+    free(o->exp_avg_sq);
+    free(o->units);
+    free(o);
+}
+
+int64_t ndm_optimizer_steps(const ndm_optimizer *optimizer)
+{
+    return optimizer->steps;
+}
+
+void ndm_optimizer_set_steps(ndm_optimizer *optimizer, int64_t steps)
+{
+    optimizer->steps = steps;
+}
+
+static ndm_status check_reduced(const ndm_optimizer *o)
+{
+    for (int64_t i = 0; i < o->n_units; i++)
+        if (!o->units[i]->grads_reduced)
+            NDM_FAIL(NDM_ERR_STATE,
+                     "unit %s has no reduced gradient; call ndm_unit_reduce_grads() before a step",
+                     o->units[i]->name);
+    return NDM_OK;
+}
+
+static ndm_status add_squares(ndm_optimizer *o, const ndm_unit *u)
+{
+    ndm_stream *stream = o->context->compute;
+
+    for (int64_t i = 0; i < u->n_segments; i++) {
+        const ndm_segment *s = &u->segments[i];
+        if (s->counted)
+            NDM_TRY(ndm_sumsq(
+                stream, &(ndm_sumsq_args){u->grad_slice + s->start, s->count, 1.0, o->sums, NULL}));
+    }
+    return NDM_OK;
+}
+
+/* all-reduce over the world of 1 + n_sums doubles. */
+static ndm_status sum_over_world(ndm_optimizer *o, double *sums, int64_t n_sums, double *squares)
+{
+    ndm_context *c = o->context;
+    double host[1 + SUMS_MAX] = {0};
+    int64_t bytes = (1 + n_sums) * (int64_t)sizeof(double);
+    ndm_comm *world;
+
+    NDM_TRY(ndm_context_comm(c, NDM_AXES_ALL, &world));
+    for (int64_t i = 0; i < n_sums; i++)
+        host[1 + i] = sums[i];
+    NDM_TRY(ndm_copy(c->compute, o->sums, host, bytes, NDM_HOST_TO_DEVICE));
+    for (int64_t i = 0; i < o->n_units; i++)
+        NDM_TRY(ndm_stream_wait(c->compute, o->units[i]->reduce_done));
+    for (int64_t i = 0; i < o->n_units; i++)
+        NDM_TRY(add_squares(o, o->units[i]));
+    NDM_TRY(ndm_all_reduce(world, o->sums, 1 + n_sums, NDM_F64, NDM_SUM, c->compute));
+    NDM_TRY(ndm_copy(c->compute, host, o->sums, bytes, NDM_DEVICE_TO_HOST));
+    NDM_TRY(ndm_stream_synchronize(c->compute));
+    for (int64_t i = 0; i < n_sums; i++)
+        sums[i] = host[1 + i];
+    *squares = host[0];
+    return NDM_OK;
+}
+
+static ndm_status check_finite(double norm, const double *sums, int64_t n_sums)
+{
+    if (!isfinite(norm))
+        NDM_FAIL(NDM_ERR_NONFINITE, "the gradient norm is %g; no weight was changed", norm);
+    for (int64_t i = 0; i < n_sums; i++)
+        if (!isfinite(sums[i]))
+            NDM_FAIL(NDM_ERR_NONFINITE, "the loss is %g; no weight was changed", sums[i]);
+    return NDM_OK;
+}
+
+static ndm_status update(ndm_optimizer *o, int64_t i, const ndm_step_options *opt,
+                         double grad_scale)
+{
+    ndm_unit *u = o->units[i];
+    double step = (double)(o->steps + 1);
+
+    for (int64_t j = 0; j < u->n_segments; j++) {
+        int64_t at = u->segments[j].start;
+        ndm_adamw_args args = {
+            .w = u->master + at,
+            .m = o->exp_avg[i] + at,
+            .v = o->exp_avg_sq[i] + at,
+            .g = u->grad_slice + at,
+            .n = u->segments[j].count,
+            .lr = (float)opt->lr,
+            .beta1 = (float)opt->beta1,
+            .beta2 = (float)opt->beta2,
+            .eps = (float)opt->eps,
+            .weight_decay = u->segments[j].decay ? (float)opt->weight_decay : 0.0f,
+            .grad_scale = (float)grad_scale,
+            .bias1 = (float)(1.0 - pow(opt->beta1, step)),
+            .bias2 = (float)(1.0 - pow(opt->beta2, step)),
+        };
+        NDM_TRY(ndm_adamw(o->context->compute, &args));
+    }
+    u->grads_reduced = false;
+    return ndm_unit_changed(u);
+}
+
+ndm_status ndm_optimizer_step(ndm_optimizer *optimizer, const ndm_step_options *options,
+                              double *sums, int64_t n_sums, double *norm)
+{
+    double squares;
+
+    if (n_sums < 0 || n_sums > SUMS_MAX)
+        NDM_FAIL(NDM_ERR_USAGE, "%lld sums; at most %d travel with a step", (long long)n_sums,
+                 SUMS_MAX);
+    NDM_TRY(check_reduced(optimizer));
+    NDM_TRY(sum_over_world(optimizer, sums, n_sums, &squares));
+    *norm = sqrt(squares);
+    NDM_TRY(check_finite(*norm, sums, n_sums));
+    double scale = options->grad_clip > 0.0 ? fmin(1.0, options->grad_clip / (*norm + 1e-6)) : 1.0;
+    for (int64_t i = 0; i < optimizer->n_units; i++)
+        NDM_TRY(update(optimizer, i, options, scale));
+    optimizer->steps++;
+    return ndm_engine_step_end(optimizer->context, optimizer->units, optimizer->n_units,
+                               optimizer->steps);
+}
+
+static float *moment_array(const ndm_optimizer *o, int64_t unit, ndm_moment moment)
+{
+    return moment == NDM_EXP_AVG ? o->exp_avg[unit] : o->exp_avg_sq[unit];
+}
+
+ndm_status ndm_optimizer_read(ndm_optimizer *optimizer, int64_t unit, ndm_moment moment,
+                              ndm_unit_range_fn read, void *user)
+{
+    return ndm_unit_read_array(optimizer->units[unit], moment_array(optimizer, unit, moment), read,
+                               user);
+}
+
+ndm_status ndm_optimizer_write(ndm_optimizer *optimizer, int64_t unit, ndm_moment moment,
+                               ndm_unit_range_fn write, void *user)
+{
+    return ndm_unit_write_array(optimizer->units[unit], moment_array(optimizer, unit, moment),
+                                write, user);
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gradients of units: the whole array that kernels add to, and the ways it becomes the sum in
+ * slices.
+ *
+ * Sums are fp32 whatever the wire carries. With deferral the whole array lives over all
+ * micro-batches and is reduced once; without, each micro-batch is reduced and added to the slice.
+ */
+#include "core/dtype.h"
+#include "strategies/internal.h"
+
+ndm_status ndm_unit_grads_begin(ndm_unit *unit, ndm_stream *stream)
+{
+    int64_t bytes = unit->numel * (int64_t)sizeof(float);
+
+    unit->in_backward = true;
+    if (unit->grads_begun)
+        return NDM_OK;
+    unit->grads_begun = true;
+    if (unit->shards == 1)
+        return ndm_zero(stream, unit->grad_slice, bytes);
+    NDM_TRY(ndm_pool_take(unit->context, bytes, NDM_MEMORY_GRADIENTS, stream, &unit->grads));
+    return ndm_zero(stream, unit->grads->memory, bytes);
+}
+
+ndm_status ndm_unit_reduce_grads(ndm_unit *unit, ndm_stream *stream)
+{
+    ndm_context *c = unit->context;
+
+    if (!unit->in_backward)
+        NDM_FAIL(NDM_ERR_STATE, "unit %s has no gradients to reduce", unit->name);
+    unit->in_backward = false;
+    if (ndm_unit_defers(unit) && !ndm_context_last_micro_batch(c))
+        return NDM_OK;
+    NDM_TRY(ndm_event_record(unit->grads_ready, stream));
+    NDM_TRY(ndm_stream_wait(c->reduce, unit->grads_ready));
+    for (int64_t i = 0; i < c->n_strategies; i++)
+        if (c->strategies[i]->grads)
+            NDM_TRY(c->strategies[i]->grads(c, unit, c->reduce));
+    if (unit->grads) {
+        NDM_TRY(ndm_pool_give(unit->grads, c->reduce));
+        unit->grads = NULL;
+    }
+    unit->grads_reduced = true;
+    unit->grads_begun = false;
+    return ndm_event_record(unit->reduce_done, c->reduce);
+}
+
+ndm_status ndm_unit_grad_target(ndm_unit *unit, float **target, ndm_stream *stream)
+{
+    int64_t bytes = unit->slice * (int64_t)sizeof(float);
+
+    *target = unit->grad_slice;
+    if (!unit->grads_reduced)
+        return NDM_OK;
+    NDM_TRY(ndm_pool_take(unit->context, bytes, NDM_MEMORY_GRADIENTS, stream, &unit->part));
+    *target = unit->part->memory;
+    return NDM_OK;
+}
+
+/* The slice of the sum over dp_shard_cp; (n-1)/n of the flat array received in the reduce type. */
+ndm_status ndm_unit_reduce_scatter(ndm_unit *unit, float *target, ndm_stream *stream)
+{
+    ndm_context *c = unit->context;
+    ndm_dtype wire = unit->fsdp.reduce_dtype;
+    ndm_buffer *staging;
+
+    if (wire == NDM_F32)
+        return ndm_reduce_scatter(unit->shard, unit->grads->memory, target, unit->slice, NDM_F32,
+                                  NDM_F32, NDM_SUM, stream);
+    NDM_TRY(ndm_pool_take(c, unit->numel * (int64_t)ndm_dtype_bytes(wire), NDM_MEMORY_COMM, stream,
+                          &staging));
+    NDM_TRY(ndm_cast(stream, &(ndm_cast_args){unit->grads->memory, staging->memory, NDM_F32, wire,
+                                              unit->numel}));
+    NDM_TRY(ndm_reduce_scatter(unit->shard, staging->memory, target, unit->slice, wire, NDM_F32,
+                               NDM_SUM, stream));
+    return ndm_pool_give(staging, stream);
+}
+
+/* Sum over dp_replicate, in place; 2(n-1)/n of the slice received in the reduce type. */
+ndm_status ndm_unit_reduce_replicas(ndm_unit *unit, float *target, ndm_stream *stream)
+{
+    ndm_dtype wire = unit->fsdp.reduce_dtype;
+    ndm_buffer *staging;
+
+    if (wire == NDM_F32)
+        return ndm_all_reduce(unit->replicas, target, unit->slice, NDM_F32, NDM_SUM, stream);
+    NDM_TRY(ndm_pool_take(unit->context, unit->slice * (int64_t)ndm_dtype_bytes(wire),
+                          NDM_MEMORY_COMM, stream, &staging));
+    NDM_TRY(
+        ndm_cast(stream, &(ndm_cast_args){target, staging->memory, NDM_F32, wire, unit->slice}));
+    NDM_TRY(ndm_all_reduce(unit->replicas, staging->memory, unit->slice, wire, NDM_SUM, stream));
+    NDM_TRY(
+        ndm_cast(stream, &(ndm_cast_args){staging->memory, target, wire, NDM_F32, unit->slice}));
+    return ndm_pool_give(staging, stream);
+}
+
+ndm_status ndm_unit_grad_merge(ndm_unit *unit, ndm_stream *stream)
+{
+    if (!unit->part)
+        return NDM_OK;
+    NDM_TRY(
+        ndm_add(stream, &(ndm_add_args){unit->grad_slice, unit->part->memory, 1.0f, unit->slice}));
+    NDM_TRY(ndm_pool_give(unit->part, stream));
+    unit->part = NULL;
+    return NDM_OK;
+}

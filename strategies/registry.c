@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The registry of strategies: built-in ones from strategies.def, then those that applications
+ * register. */
+#include <string.h>
+
+#include "strategies/internal.h"
+
+#define NDM_STRATEGY(symbol) extern const ndm_strategy symbol;
+#include "strategies/strategies.def"
+#undef NDM_STRATEGY
+
+static const ndm_strategy *registry[NDM_STRATEGIES_MAX] = {
+#define NDM_STRATEGY(symbol) &symbol,
+#include "strategies/strategies.def"
+#undef NDM_STRATEGY
+};
+
+const ndm_strategy *ndm_strategy_at(int64_t i)
+{
+    return i >= 0 && i < NDM_STRATEGIES_MAX ? registry[i] : NULL;
+}
+
+ndm_status ndm_strategy_register(const ndm_strategy *strategy)
+{
+    int i = 0;
+
+    if (!strategy || !strategy->name)
+        NDM_FAIL(NDM_ERR_USAGE, "a strategy needs a name");
+    for (; i < NDM_STRATEGIES_MAX && registry[i]; i++)
+        if (strcmp(registry[i]->name, strategy->name) == 0)
+            NDM_FAIL(NDM_ERR_USAGE, "a strategy named %s is registered already", strategy->name);
+    if (i == NDM_STRATEGIES_MAX)
+        NDM_FAIL(NDM_ERR_USAGE, "strategy %s: the registry holds %d and is full", strategy->name,
+                 i);
+    registry[i] = strategy;
+    return NDM_OK;
+}

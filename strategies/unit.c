@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Units: making them, and what they are asked. Gathering is in shard.c, reducing in reduce.c, files
+ * in unit_io.c. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/dtype.h"
+#include "strategies/internal.h"
+
+static int64_t align_up(int64_t n)
+{
+    return (n + NDM_UNIT_ALIGN - 1) / NDM_UNIT_ALIGN * NDM_UNIT_ALIGN;
+}
+
+/* Parameters that tp ranks share come last, so that what is summed over tp is one stretch. */
+static void lay_out(ndm_unit *u)
+{
+    int64_t start = 0;
+
+    for (int shared = 0; shared <= 1; shared++)
+        for (int64_t i = 0; i < u->n_params; i++)
+            if ((u->params[i].cut < 0) == shared) {
+                u->params[i].start = start;
+                start = align_up(start + u->params[i].numel);
+            }
+    u->slice = align_up((start + u->shards - 1) / u->shards);
+    u->numel = u->slice * u->shards;
+}
+
+static ndm_status place_params(ndm_unit *u, const ndm_param_spec *specs)
+{
+    for (int64_t i = 0; i < u->n_params; i++) {
+        NDM_TRY(ndm_param_place(u->context, &specs[i], &u->params[i]));
+        u->params[i].spec.name = strdup(specs[i].name);
+        if (!u->params[i].spec.name)
+            NDM_FAIL(NDM_ERR_MEMORY, "no memory for unit %s", u->name);
+    }
+    return NDM_OK;
+}
+
+/* Parameters in the order of their place in the flat array. */
+static const ndm_param *param_after(const ndm_unit *u, int64_t start)
+{
+    const ndm_param *next = NULL;
+
+    for (int64_t i = 0; i < u->n_params; i++)
+        if (u->params[i].start >= start && (!next || u->params[i].start < next->start))
+            next = &u->params[i];
+    return next;
+}
+
+static void add_segment(ndm_unit *u, ndm_segment segment)
+{
+    ndm_segment *last = u->n_segments ? &u->segments[u->n_segments - 1] : NULL;
+
+    if (last && last->decay == segment.decay && last->counted == segment.counted)
+        last->count += segment.count;
+    else
+        u->segments[u->n_segments++] = segment;
+}
+
+/* Cuts the slice into segments; the padding behind a parameter (zeros) goes with it. */
+static void make_segments(ndm_unit *u)
+{
+    int64_t begin = u->index * u->slice, end = begin + u->slice, from = begin;
+    int64_t t = ndm_context_coord(u->context, NDM_TP);
+    bool first_replica = ndm_context_coord(u->context, NDM_DP_REPLICATE) == 0;
+
+    for (const ndm_param *p = param_after(u, 0); p; p = param_after(u, p->start + 1)) {
+        const ndm_param *next = param_after(u, p->start + 1);
+        int64_t to = next && next->start < end ? next->start : end;
+        bool counted = first_replica && t % p->sharers == 0;
+        if (to > from)
+            add_segment(u, (ndm_segment){from - begin, to - from, p->decay, counted});
+        from = to > from ? to : from;
+    }
+}
+
+static ndm_status create_events(ndm_unit *u)
+{
+    ndm_device *device = u->context->device;
+
+    NDM_TRY(ndm_event_create(device, &u->changed));
+    NDM_TRY(ndm_event_create(device, &u->gather_done));
+    NDM_TRY(ndm_event_create(device, &u->grads_ready));
+    return ndm_event_create(device, &u->reduce_done);
+}
+
+static ndm_status allocate(ndm_unit *u)
+{
+    ndm_device *device = u->context->device;
+    int64_t bytes = u->slice * (int64_t)sizeof(float), k = u->block ? ndm_comm_size(u->block) : 0;
+    void *memory;
+
+    NDM_TRY(ndm_device_alloc(device, bytes, NDM_MEMORY_WEIGHTS, &memory));
+    u->master = memory;
+    NDM_TRY(ndm_device_alloc(device, bytes, NDM_MEMORY_GRADIENTS, &memory));
+    u->grad_slice = memory;
+    NDM_TRY(ndm_zero(u->context->compute, u->master, bytes));
+    if (k)
+        NDM_TRY(ndm_device_alloc(device,
+                                 u->numel / k * (int64_t)ndm_dtype_bytes(u->fsdp.param_dtype),
+                                 NDM_MEMORY_GATHERED, &u->kept));
+    return create_events(u);
+}
+
+static ndm_status get_comms(ndm_unit *u)
+{
+    int64_t k = u->fsdp.reshard_after_forward;
+
+    NDM_TRY(ndm_context_comm(u->context, NDM_AXES_DP_SHARD_CP, &u->shard));
+    NDM_TRY(ndm_context_comm(u->context, NDM_AXIS_DP_REPLICATE, &u->replicas));
+    u->shards = ndm_comm_size(u->shard);
+    u->index = ndm_comm_index(u->shard);
+    if (u->fsdp.zero < 3 || k <= 1 || u->shards == 1)
+        return NDM_OK;
+    if (u->shards % k)
+        NDM_FAIL(NDM_ERR_CONFIG,
+                 "reshard_after_forward=%lld does not divide the %lld ranks of dp_shard x cp",
+                 (long long)k, (long long)u->shards);
+    return ndm_comms_get_block(u->context->comms, NDM_AXES_DP_SHARD_CP, k, &u->block);
+}
+
+static ndm_status check_fsdp(const ndm_fsdp_config *f)
+{
+    if (f->zero < 1 || f->zero > 3)
+        NDM_FAIL(NDM_ERR_CONFIG, "zero=%d is not a stage; 1, 2 and 3 are", f->zero);
+    if (f->reshard_after_forward < 0)
+        NDM_FAIL(NDM_ERR_CONFIG,
+                 "reshard_after_forward=%lld; true, false or a number of ranks are allowed",
+                 (long long)f->reshard_after_forward);
+    if (f->live_units < 2)
+        NDM_FAIL(NDM_ERR_CONFIG,
+                 "live_units=%lld; at least 2 are needed, one in use and one on its way",
+                 (long long)f->live_units);
+    if (f->param_dtype != NDM_F32 && f->param_dtype != NDM_BF16)
+        NDM_FAIL(NDM_ERR_CONFIG, "param_dtype %s; fp32 and bf16 are supported",
+                 ndm_dtype_name(f->param_dtype));
+    if (f->reduce_dtype != NDM_F32 && f->reduce_dtype != NDM_BF16)
+        NDM_FAIL(NDM_ERR_CONFIG, "reduce_dtype %s; fp32 and bf16 are supported",
+                 ndm_dtype_name(f->reduce_dtype));
+    return NDM_OK;
+}
+
+static ndm_status build(ndm_unit *u, const char *name, const ndm_param_spec *specs, int64_t n_specs)
+{
+    u->name = strdup(name);
+    u->params = calloc((size_t)n_specs, sizeof *u->params);
+    u->segments = calloc((size_t)n_specs, sizeof *u->segments);
+    u->n_params = n_specs;
+    if (!u->name || !u->params || !u->segments)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for unit %s", name);
+    NDM_TRY(check_fsdp(&u->fsdp));
+    NDM_TRY(get_comms(u));
+    NDM_TRY(place_params(u, specs));
+    lay_out(u);
+    make_segments(u);
+    NDM_TRY(allocate(u));
+    return ndm_unit_changed(u);
+}
+
+ndm_status ndm_unit_create(ndm_context *context, const char *name, const ndm_param_spec *specs,
+                           int64_t n_specs, const ndm_fsdp_config *fsdp, ndm_unit **unit)
+{
+    static const ndm_fsdp_config defaults = NDM_FSDP_CONFIG_INIT;
+    ndm_unit *u;
+
+    if (n_specs < 1)
+        NDM_FAIL(NDM_ERR_CONFIG, "unit %s has no parameters", name);
+    u = calloc(1, sizeof *u);
+    if (!u)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for unit %s", name);
+    u->context = context;
+    u->fsdp = fsdp ? *fsdp : defaults;
+    context->units++;
+    ndm_status status = build(u, name, specs, n_specs);
+    if (status != NDM_OK) {
+        ndm_unit_destroy(u);
+        return status;
+    }
+    *unit = u;
+    return NDM_OK;
+}
+
+void ndm_unit_destroy(ndm_unit *u)
+{
+    if (!u)
+        return;
+    ndm_device *device = u->context->device;
+
+    ndm_unit_forget(u);
+    ndm_device_free(device, u->master);
+    ndm_device_free(device, u->grad_slice);
+    ndm_device_free(device, u->kept);
+    ndm_event_destroy(u->changed);
+    ndm_event_destroy(u->gather_done);
+    ndm_event_destroy(u->grads_ready);
+    ndm_event_destroy(u->reduce_done);
+    for (int64_t i = 0; u->params && i < u->n_params; i++)
+        free((char *)u->params[i].spec.name);
+    free(u->params);
+    free(u->segments);
+    free(u->name);
+    u->context->units--;
+    free(u);
+}
+
+const char *ndm_unit_name(const ndm_unit *unit)
+{
+    return unit->name;
+}
+
+int64_t ndm_unit_params(const ndm_unit *unit)
+{
+    return unit->n_params;
+}
+
+int64_t ndm_unit_numel(const ndm_unit *unit)
+{
+    return unit->numel;
+}
+
+int64_t ndm_unit_slice_numel(const ndm_unit *unit)
+{
+    return unit->slice;
+}
+
+const ndm_param_spec *ndm_unit_spec(const ndm_unit *unit, int64_t i)
+{
+    return &unit->params[i].spec;
+}
+
+const int64_t *ndm_unit_local_shape(const ndm_unit *unit, int64_t i)
+{
+    return unit->params[i].local;
+}
+
+float *ndm_unit_master(ndm_unit *unit)
+{
+    return unit->master;
+}
+
+const void *ndm_unit_weight(const ndm_unit *unit, int64_t i)
+{
+    size_t bytes = ndm_dtype_bytes(unit->fsdp.param_dtype);
+    const char *base = ndm_unit_master_is_whole(unit) ? (const char *)unit->master
+                                                      : (const char *)unit->gathered->memory;
+
+    return base + (size_t)unit->params[i].start * bytes;
+}
+
+float *ndm_unit_grad(const ndm_unit *unit, int64_t i)
+{
+    float *base = unit->shards == 1 ? unit->grad_slice : unit->grads->memory;
+
+    return base + unit->params[i].start;
+}

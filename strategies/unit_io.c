@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Slices in and out: between a rank's slice on the device and ranges of global elements in files or
+ * generators. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/rng.h"
+#include "strategies/internal.h"
+
+enum { WINDOW = 1 << 20 }; /* elements staged at a time */
+
+/* A stretch of the slice in host memory, and what is done with its runs. */
+typedef struct window {
+    const ndm_param *param;
+    float *values; /* [WINDOW] */
+    int64_t first; /* flat index of values[0] */
+    ndm_unit_range_fn call;
+    void *user;
+} window;
+
+static ndm_status visit_run(void *user, int64_t local, int64_t global, int64_t count)
+{
+    window *w = user;
+
+    return w->call(w->user, &w->param->spec, global, count,
+                   w->values + (w->param->start + local - w->first));
+}
+
+/* Calls w->call for every run of every parameter inside the window's flat range. */
+static ndm_status visit_window(const ndm_unit *u, window *w, int64_t count, bool as_writer)
+{
+    int64_t t = ndm_context_coord(u->context, NDM_TP);
+
+    for (int64_t i = 0; i < u->n_params; i++) {
+        const ndm_param *p = &u->params[i];
+        int64_t from = p->start > w->first ? p->start : w->first;
+        int64_t to = p->start + p->numel < w->first + count ? p->start + p->numel
+                                                            : w->first + count;
+        if (from >= to || (as_writer && t % p->sharers != 0))
+            continue;
+        w->param = p;
+        NDM_TRY(ndm_param_runs(p, from - p->start, to - from, visit_run, w));
+    }
+    return NDM_OK;
+}
+
+static ndm_status read_windows(ndm_unit *u, float *array, window *w)
+{
+    ndm_stream *stream = u->context->compute;
+
+    for (int64_t at = 0; at < u->slice; at += WINDOW) {
+        int64_t count = u->slice - at < WINDOW ? u->slice - at : WINDOW;
+        w->first = u->index * u->slice + at;
+        memset(w->values, 0, (size_t)count * sizeof(float));
+        NDM_TRY(visit_window(u, w, count, false));
+        NDM_TRY(ndm_copy(stream, array + at, w->values, count * (int64_t)sizeof(float),
+                         NDM_HOST_TO_DEVICE));
+        NDM_TRY(ndm_stream_synchronize(stream));
+    }
+    return NDM_OK;
+}
+
+static ndm_status write_windows(ndm_unit *u, const float *array, window *w)
+{
+    ndm_stream *stream = u->context->compute;
+
+    for (int64_t at = 0; at < u->slice; at += WINDOW) {
+        int64_t count = u->slice - at < WINDOW ? u->slice - at : WINDOW;
+        w->first = u->index * u->slice + at;
+        NDM_TRY(ndm_copy(stream, w->values, array + at, count * (int64_t)sizeof(float),
+                         NDM_DEVICE_TO_HOST));
+        NDM_TRY(ndm_stream_synchronize(stream));
+        NDM_TRY(visit_window(u, w, count, true));
+    }
+    return NDM_OK;
+}
+
+static ndm_status open_window(window *w, ndm_unit_range_fn call, void *user)
+{
+    *w = (window){.call = call, .user = user, .values = malloc(WINDOW * sizeof(float))};
+    if (!w->values)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory to stage %d elements", WINDOW);
+    return NDM_OK;
+}
+
+ndm_status ndm_unit_read_array(ndm_unit *unit, float *array, ndm_unit_range_fn read, void *user)
+{
+    window w;
+
+    NDM_TRY(open_window(&w, read, user));
+    ndm_status status = read_windows(unit, array, &w);
+    free(w.values);
+    return status;
+}
+
+ndm_status ndm_unit_write_array(ndm_unit *unit, const float *array, ndm_unit_range_fn write,
+                                void *user)
+{
+    window w;
+
+    if (ndm_context_coord(unit->context, NDM_DP_REPLICATE) != 0)
+        return NDM_OK; /* the first replica writes */
+    NDM_TRY(open_window(&w, write, user));
+    ndm_status status = write_windows(unit, array, &w);
+    free(w.values);
+    return status;
+}
+
+ndm_status ndm_unit_read(ndm_unit *unit, ndm_unit_range_fn read, void *user)
+{
+    NDM_TRY(ndm_unit_read_array(unit, unit->master, read, user));
+    return ndm_unit_changed(unit);
+}
+
+ndm_status ndm_unit_write(ndm_unit *unit, ndm_unit_part part, ndm_unit_range_fn write, void *user)
+{
+    if (part == NDM_UNIT_WEIGHTS)
+        return ndm_unit_write_array(unit, unit->master, write, user);
+    if (!unit->grads_reduced)
+        NDM_FAIL(NDM_ERR_STATE, "unit %s has no reduced gradient", unit->name);
+    NDM_TRY(ndm_stream_wait(unit->context->compute, unit->reduce_done));
+    return ndm_unit_write_array(unit, unit->grad_slice, write, user);
+}
+
+/* Numbers depend on (seed, parameter's name, global index) alone. */
+static ndm_status draw(void *user, const ndm_param_spec *spec, int64_t first, int64_t count,
+                       float *values)
+{
+    uint64_t seed = *(const uint64_t *)user, stream = ndm_rng_stream(spec->name);
+
+    for (int64_t i = 0; i < count; i++)
+        values[i] = spec->init_mean +
+                    (spec->init_std != 0.0f
+                         ? spec->init_std * ndm_rng_normal(seed, stream, (uint64_t)(first + i))
+                         : 0.0f);
+    return NDM_OK;
+}
+
+ndm_status ndm_unit_init(ndm_unit *unit, uint64_t seed)
+{
+    return ndm_unit_read(unit, draw, &seed);
+}
