@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* GEMM by oneDNN's dnnl_sgemm, which generates its kernels for the CPU at the first call, with the
+ * native kernel where that one is as fast and keeps our promise of the same bits for any number of
+ * threads.
+ *
+ * oneDNN 2.6 chooses between a copying and a direct algorithm by the shape, and they sum in
+ * different orders. We cut by rows alone, and leave out the shapes for which the number of rows
+ * moves that choice (its nocopy_checker for AVX-512): seen with 444 random shapes cut at random.
+ * Its own threads are not used: it starts new ones where it finds itself outside of a parallel
+ * region. */
+#include <stdatomic.h>
+
+#include <omp.h>
+
+#include "kernels/gemm_common.h"
+#include "kernels/gemm_library.h"
+
+enum {
+    LEAST_ROWS = 64,       /* of a thread; a row alone would be a matrix-vector product */
+    LEAST_FLOPS = 1200000, /* of a thread */
+    NATIVE_ROWS_TN = 1024, /* weight gradients with as many outputs: native 2 to 10 % faster, more
+                              in cold caches */
+};
+
+typedef int (*sgemm)(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, float alpha,
+                     const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
+                     int64_t ldc);
+
+static const char *const files[] = {"libdnnl.so.2", "libdnnl.so.3", "libdnnl.so", NULL};
+static _Atomic(sgemm) function; /* set by the probe, which goes before any call */
+
+static bool probe(char *why, size_t why_bytes)
+{
+    sgemm found = (sgemm)ndm_library_symbol(files, "dnnl_sgemm", why, why_bytes);
+
+    if (found)
+        atomic_store(&function, found);
+    return found != NULL;
+}
+
+static ndm_status library_piece(const ndm_gemm_args *a)
+{
+    int threads = omp_get_max_threads(), result;
+
+    if (!omp_in_parallel())
+        omp_set_num_threads(1);
+    result = function(a->trans_a ? 'T' : 'N', a->trans_b ? 'T' : 'N', a->m, a->n, a->k, a->alpha,
+                      a->a, a->lda, a->b, a->ldb, a->beta, a->c, a->ldc);
+    if (!omp_in_parallel())
+        omp_set_num_threads(threads);
+    if (result != 0)
+        NDM_FAIL(NDM_ERR_DEVICE, "gemm: dnnl_sgemm of m %lld, n %lld, k %lld failed with status %d",
+                 (long long)a->m, (long long)a->n, (long long)a->k, result);
+    if (a->bias)
+        ndm_gemm_add_bias(a);
+    return NDM_OK;
+}
+
+/* Whether rows decide the algorithm, or too few are there to share. By the shape alone, never by
+ * the number of threads. */
+static bool rows_decide(const ndm_gemm_args *a)
+{
+    bool nt = !a->trans_a && a->trans_b;
+
+    if (a->m < 2 * (LEAST_ROWS + 16))
+        return true;
+    return (a->n <= 378 && a->k >= 378) || (nt && a->n > 100 && a->n < 1200 && a->k < 1200);
+}
+
+static bool native_is_better(const ndm_gemm_args *a)
+{
+    if (a->b_dtype != NDM_F32 || a->k == 0)
+        return true;
+    if (2 * a->m * a->n * a->k < 2 * LEAST_FLOPS)
+        return false; /* one thread, whoever has more */
+    if (a->trans_a && !a->trans_b && a->m >= NATIVE_ROWS_TN)
+        return true;
+    return rows_decide(a);
+}
+
+static ndm_status gemm(const void *args)
+{
+    static const ndm_gemm_cut cut = {16, 0, LEAST_ROWS, LEAST_FLOPS};
+
+    return native_is_better(args) ? ndm_native_gemm(args) : ndm_gemm_run(args, &cut, library_piece);
+}
+
+const ndm_kernel_table ndm_kernels_onednn = {
+    .name = "onednn",
+    .summary = "gemm: dnnl_sgemm, native where that is faster or needed for the same bits",
+    .device = "cpu",
+    .priority = 60,
+    .probe = probe,
+    .body = {[NDM_OP_gemm] = (void (*)(void))gemm},
+};
