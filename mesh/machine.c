@@ -56,7 +56,7 @@ static int64_t covering_index(hwloc_topology_t topology, hwloc_const_cpuset_t se
                               hwloc_obj_type_t type)
 {
     if (hwloc_get_nbobjs_by_type(topology, type) <= 0)
-        return 0;
+        return NDM_PLACE_NONE;
     hwloc_obj_t obj = hwloc_get_next_obj_covering_cpuset_by_type(topology, set, type, NULL);
     return obj != NULL ? (int64_t)obj->logical_index : NDM_PLACE_UNKNOWN;
 }
@@ -75,7 +75,7 @@ static void facts_of_set(hwloc_topology_t topology, int64_t host, hwloc_const_cp
                          ndm_place_facts *facts)
 {
     facts->id[NDM_PLACE_HOST] = host;
-    facts->id[NDM_PLACE_ISLAND] = 0;
+    facts->id[NDM_PLACE_ISLAND] = NDM_PLACE_NONE;
     facts->id[NDM_PLACE_PACKAGE] = covering_index(topology, set, HWLOC_OBJ_PACKAGE);
     facts->id[NDM_PLACE_NUMA] = numa_index(topology, set);
     facts->id[NDM_PLACE_L3] = covering_index(topology, set, HWLOC_OBJ_L3CACHE);
@@ -137,4 +137,12 @@ const char *ndm_machine_summary(const ndm_machine *machine, char *text, size_t t
         snprintf(text + used, text_bytes - used, ", %.1f GiB",
                  (double)root->total_memory / (double)(1 << 30));
     return text;
+}
+
+const char *ndm_machine_processor(const ndm_machine *machine)
+{
+    hwloc_obj_t package = hwloc_get_obj_by_type(machine->topology, HWLOC_OBJ_PACKAGE, 0);
+    hwloc_obj_t obj = package != NULL ? package : hwloc_get_root_obj(machine->topology);
+    const char *name = hwloc_obj_get_info_by_name(obj, "CPUModel");
+    return name != NULL ? name : "unknown";
 }

@@ -27,4 +27,7 @@ void ndm_machine_facts_of_self(const ndm_machine *machine, int64_t host, ndm_pla
 /* One line: "1 package, 1 NUMA node, 1 L3 (48 MiB), 2 cores, 2 PUs, 24 GiB". Returns text. */
 const char *ndm_machine_summary(const ndm_machine *machine, char *text, size_t text_bytes);
 
+/* The processor as it names itself, or "unknown". Belongs to the machine. */
+const char *ndm_machine_processor(const ndm_machine *machine);
+
 #endif

@@ -27,8 +27,8 @@ typedef struct packer {
     int64_t n, n_picked, world, size;
 } packer;
 
-static const char *const level_names[NDM_PLACE_LEVELS] = {"host", "island",   "package",
-                                                          "numa", "l3 cache", "core"};
+static const char *const level_names[NDM_PLACE_LEVELS] = {"host",      "island",   "package",
+                                                          "numa node", "l3 cache", "core"};
 
 const char *ndm_place_level_name(ndm_place_level level)
 {
@@ -190,6 +190,8 @@ ndm_place_span ndm_placement_span(const ndm_mesh *mesh, const ndm_place_facts *f
         for (int64_t i = 1; i < n; i++)
             narrow(&common, &facts[ndm_mesh_member(mesh, axes, r, i)]);
         int levels = shared_levels(&common, &common);
+        while (levels > 0 && common.id[levels - 1] == NDM_PLACE_NONE)
+            levels--;
         span.groups++;
         if (levels == 0)
             span.across++;

@@ -10,7 +10,7 @@
 /* What processes can share, outermost first. */
 typedef enum ndm_place_level {
     NDM_PLACE_HOST,
-    NDM_PLACE_ISLAND, /* devices of one host with a fast link between them; 0 on cpu */
+    NDM_PLACE_ISLAND, /* devices of one host with a fast link between them; NONE on cpu */
     NDM_PLACE_PACKAGE,
     NDM_PLACE_NUMA,
     NDM_PLACE_L3,
@@ -18,7 +18,8 @@ typedef enum ndm_place_level {
     NDM_PLACE_LEVELS
 } ndm_place_level;
 
-#define NDM_PLACE_UNKNOWN (-1)
+#define NDM_PLACE_UNKNOWN (-1) /* may be in several places, or nobody said */
+#define NDM_PLACE_NONE (-2)    /* the machine has no such level: it separates nothing */
 
 /* One process: its object at each level. Ids of an inner level need only differ within one object
  * of the outer ones. */

@@ -223,6 +223,7 @@ static void synthetic_cores_have_their_places(void **state)
     assert_int_equal(ndm_machine_cores(machine), 16);
     ndm_machine_facts_of_core(machine, 5, 13, &facts);
     assert_int_equal(facts.id[NDM_PLACE_HOST], 5);
+    assert_int_equal(facts.id[NDM_PLACE_ISLAND], NDM_PLACE_NONE);
     assert_int_equal(facts.id[NDM_PLACE_PACKAGE], 1);
     assert_int_equal(facts.id[NDM_PLACE_L3], 3);
     assert_int_equal(facts.id[NDM_PLACE_CORE], 13);
@@ -243,6 +244,20 @@ static void this_machine_can_be_read(void **state)
     ndm_machine_facts_of_self(machine, 2, &facts);
     assert_int_equal(facts.id[NDM_PLACE_HOST], 2);
     ndm_machine_close(machine);
+}
+
+/* A level that the machine lacks separates nothing, and is not what groups are said to share. */
+static void missing_levels_are_not_named(void **state)
+{
+    (void)state;
+    ndm_place_facts facts[MAX_WORLD];
+    int64_t world = fill_hosts("core:4 pu:1", 2, facts);
+    ndm_mesh *mesh = place(config_of(1, 2, 1, 4), world, facts);
+    char text[128];
+    assert_int_equal(facts[0].id[NDM_PLACE_L3], NDM_PLACE_NONE);
+    assert_string_equal(ndm_placement_describe(mesh, facts, NDM_AXIS_TP, text, sizeof text),
+                        "2 groups of 4: 2 inside one numa node");
+    ndm_mesh_destroy(mesh);
 }
 
 static void nonsense_is_no_machine(void **state)
@@ -266,6 +281,7 @@ int main(void)
         cmocka_unit_test(below_an_unknown_level_nothing_is_known),
         cmocka_unit_test(synthetic_cores_have_their_places),
         cmocka_unit_test(this_machine_can_be_read),
+        cmocka_unit_test(missing_levels_are_not_named),
         cmocka_unit_test(nonsense_is_no_machine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

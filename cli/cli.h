@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Commands of the command line. Here alone results are printed and exit codes chosen. */
+#ifndef NDM_CLI_CLI_H
+#define NDM_CLI_CLI_H
+
+#include "core/option.h"
+#include <ndmesh/status.h>
+
+typedef struct ndm_verb {
+    const ndm_option_table *table; /* name, usage, summary and options: all that help knows */
+    int (*run)(int argc,
+               const char *const
+                   *argv); /* argv[0]: the first argument after the verb; returns the exit code */
+} ndm_verb;
+
+#define NDM_VERB(name) extern const ndm_verb ndm_verb_##name;
+#include "cli/verbs.def"
+#undef NDM_VERB
+
+const ndm_verb *const *ndm_verb_list(void); /* NULL-terminated, from verbs.def */
+
+/* The verb of that name. NDM_ERR_USAGE names the nearest one. */
+NDM_MUST_USE ndm_status ndm_verb_find(const char *name, const ndm_verb **verb);
+
+/* Options of a verb from the environment and its arguments, required ones checked. Without
+ * `positional`, arguments that are no flag are refused; else it is [argc]. Destroy with
+ * ndm_options_destroy(). */
+NDM_MUST_USE ndm_status ndm_cli_options(const ndm_option_table *table, int argc,
+                                        const char *const *argv, const char **positional,
+                                        int *n_positional, ndm_options **options);
+
+/* Prints "ndmesh: error: <message>" to stderr unless status is NDM_OK; returns the exit code. */
+int ndm_cli_report(ndm_status status);
+
+/* Lists the verbs. */
+void ndm_cli_usage(FILE *out);
+
+#endif

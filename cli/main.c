@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ndmesh: finds the verb and runs it. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "core/text.h"
+
+enum { MAX_VERBS = 32 };
+
+const ndm_verb *const *ndm_verb_list(void)
+{
+    static const ndm_verb *const verbs[] = {
+#define NDM_VERB(name) &ndm_verb_##name,
+#include "cli/verbs.def"
+#undef NDM_VERB
+        NULL,
+    };
+    return verbs;
+}
+
+ndm_status ndm_verb_find(const char *name, const ndm_verb **verb)
+{
+    const char *names[MAX_VERBS];
+    size_t n = 0;
+    for (const ndm_verb *const *v = ndm_verb_list(); *v != NULL && n < MAX_VERBS; v++) {
+        names[n++] = (*v)->table->command;
+        if (strcmp(name, (*v)->table->command) != 0)
+            continue;
+        *verb = *v;
+        return NDM_OK;
+    }
+    const char *nearest = ndm_text_nearest(name, names, n);
+    if (nearest != NULL)
+        NDM_FAIL(NDM_ERR_USAGE, "unknown command '%.64s'; did you mean '%s'?", name, nearest);
+    NDM_FAIL(NDM_ERR_USAGE, "unknown command '%.64s'; 'ndmesh help' lists them", name);
+}
+
+static ndm_status refuse_positional(const ndm_option_table *table, const char *argument)
+{
+    NDM_FAIL(NDM_ERR_USAGE, "%s: unexpected argument '%.64s'; 'ndmesh help %s' lists the options",
+             table->command, argument, table->command);
+}
+
+static ndm_status load(ndm_options *options, int argc, const char *const *argv,
+                       const char **positional, int *n_positional)
+{
+    NDM_TRY(ndm_options_load_env(options));
+    NDM_TRY(ndm_options_load_args(options, argc, argv, positional, n_positional));
+    return ndm_options_check_required(options);
+}
+
+ndm_status ndm_cli_options(const ndm_option_table *table, int argc, const char *const *argv,
+                           const char **positional, int *n_positional, ndm_options **options)
+{
+    const char **rest = calloc((size_t)argc + 1, sizeof *rest);
+    int n_rest = 0;
+    ndm_options *o = NULL;
+    ndm_status status = ndm_options_create(table, &o);
+    if (rest == NULL && status == NDM_OK)
+        status = ndm_error_set(NDM_ERR_MEMORY, __FILE__, __LINE__, "no memory for %d arguments",
+                               argc);
+    if (status == NDM_OK)
+        status = load(o, argc, argv, rest, &n_rest);
+    if (status == NDM_OK && positional == NULL && n_rest > 0)
+        status = refuse_positional(table, rest[0]);
+    if (status == NDM_OK && positional != NULL) {
+        memcpy(positional, rest, (size_t)n_rest * sizeof *rest);
+        *n_positional = n_rest;
+    }
+    free(rest);
+    if (status == NDM_OK)
+        *options = o;
+    else
+        ndm_options_destroy(o);
+    return status;
+}
+
+int ndm_cli_report(ndm_status status)
+{
+    if (status != NDM_OK)
+        fprintf(stderr, "ndmesh: error: %s\n", ndm_error_message());
+    return ndm_status_exit_code(status);
+}
+
+void ndm_cli_usage(FILE *out)
+{
+    fprintf(out, "usage: ndmesh COMMAND [options]\n\n");
+    for (const ndm_verb *const *v = ndm_verb_list(); *v != NULL; v++)
+        fprintf(out, "  %-12s  %s\n", (*v)->table->command, (*v)->table->summary);
+    fprintf(out, "\n'ndmesh help COMMAND' lists a command's options; 'ndmesh --version' says what "
+                 "this is.\n");
+}
+
+static bool asks_for_help(int argc, const char *const *argv)
+{
+    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            return true;
+    return false;
+}
+
+static int dispatch(int argc, const char *const *argv)
+{
+    if (argc < 1) {
+        ndm_cli_usage(stderr);
+        return ndm_status_exit_code(NDM_ERR_USAGE);
+    }
+    if (strcmp(argv[0], "--version") == 0) {
+        printf("ndmesh %s\n", NDM_VERSION);
+        return 0;
+    }
+    if (asks_for_help(1, argv)) {
+        ndm_cli_usage(stdout);
+        return 0;
+    }
+    const ndm_verb *verb = NULL;
+    ndm_status status = ndm_verb_find(argv[0], &verb);
+    if (status != NDM_OK)
+        return ndm_cli_report(status);
+    if (asks_for_help(argc - 1, argv + 1)) {
+        ndm_options_print_help(verb->table, stdout);
+        return 0;
+    }
+    return verb->run(argc - 1, argv + 1);
+}
+
+int main(int argc, char **argv)
+{
+    int code = dispatch(argc - 1, (const char *const *)argv + 1);
+    if ((fflush(stdout) != 0 || ferror(stdout)) && code == 0) {
+        fprintf(stderr, "ndmesh: error: stdout: %s\n", strerror(errno));
+        code = ndm_status_exit_code(NDM_ERR_IO);
+    }
+    return code;
+}

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `ndmesh info`: what this binary is and what this machine has, each choice with the reason its
+ * probe gives. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <mpi.h>
+
+#include "cli/cli.h"
+#include "device/device.h"
+#include "kernels/kernels.h"
+#include "mesh/machine.h"
+
+static const ndm_option options[] = {
+    {.name = "json",
+     .type = NDM_OPTION_BOOL,
+     .initial = "false",
+     .help = "print one JSON document"},
+};
+
+static const ndm_option_table table = {
+    .command = "info",
+    .usage = "[options]",
+    .summary = "version, machine, and the worlds, kernels and backends there are",
+    .options = options,
+    .n_options = sizeof options / sizeof options[0],
+};
+
+/* Where a fact goes: text or JSON. */
+typedef struct report {
+    bool as_json;
+    ndm_json json;
+} report;
+
+static void tell(report *r, const char *key, const char *value)
+{
+    if (r->as_json)
+        ndm_json_key_string(&r->json, key, value);
+    else
+        printf("%-12s %s\n", key, value);
+}
+
+static void begin_list(report *r, const char *key)
+{
+    if (r->as_json) {
+        ndm_json_key(&r->json, key);
+        ndm_json_begin_array(&r->json);
+    } else {
+        printf("\n%s\n", key);
+    }
+}
+
+static void end_list(report *r)
+{
+    if (r->as_json)
+        ndm_json_end_array(&r->json);
+}
+
+static void tell_choice(report *r, const char *name, const char *summary, bool available,
+                        const char *why)
+{
+    if (!r->as_json) {
+        printf("  %-10s %-4s %s%s%s%s\n", name, available ? "yes" : "no", summary,
+               why[0] != '\0' ? " (" : "", why, why[0] != '\0' ? ")" : "");
+        return;
+    }
+    ndm_json_begin_object(&r->json);
+    ndm_json_key_string(&r->json, "name", name);
+    ndm_json_key_bool(&r->json, "available", available);
+    ndm_json_key_string(&r->json, "summary", summary);
+    ndm_json_key_string(&r->json, "reason", why);
+    ndm_json_end_object(&r->json);
+}
+
+/* One line, without MPI's build details. */
+static void tell_mpi(report *r)
+{
+    char text[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length = 0;
+    if (MPI_Get_library_version(text, &length) != MPI_SUCCESS)
+        snprintf(text, sizeof text, "unknown");
+    text[strcspn(text, "\n")] = '\0';
+    for (char *c = text; *c != '\0'; c++)
+        if (*c == '\t')
+            *c = ' ';
+    tell(r, "mpi", text);
+}
+
+static void tell_machine(report *r)
+{
+    ndm_machine *machine = NULL;
+    char text[256];
+    if (ndm_machine_open(NULL, &machine) != NDM_OK) {
+        tell(r, "machine", ndm_error_message());
+        return;
+    }
+    tell(r, "processor", ndm_machine_processor(machine));
+    tell(r, "machine", ndm_machine_summary(machine, text, sizeof text));
+    ndm_machine_close(machine);
+}
+
+static void tell_devices(report *r)
+{
+    begin_list(r, "devices");
+    for (const ndm_device_ops *const *d = ndm_device_list(); *d != NULL; d++) {
+        char why[256] = "";
+        bool available = (*d)->probe(why, sizeof why);
+        tell_choice(r, (*d)->name, (*d)->summary, available, why);
+    }
+    end_list(r);
+}
+
+static void tell_kernels(report *r)
+{
+    begin_list(r, "kernels");
+    for (const ndm_kernel_table *const *k = ndm_kernel_table_list(); *k != NULL; k++) {
+        char why[256] = "";
+        bool available = (*k)->probe(why, sizeof why);
+        tell_choice(r, (*k)->name, (*k)->summary, available, why);
+    }
+    end_list(r);
+}
+
+static void tell_all(report *r)
+{
+    tell(r, "version", NDM_VERSION);
+    tell(r, "compiler", __VERSION__);
+    tell_mpi(r);
+    tell_machine(r);
+    tell_devices(r);
+    tell_kernels(r);
+}
+
+static ndm_status info(int argc, const char *const *argv)
+{
+    ndm_options *o = NULL;
+    NDM_TRY(ndm_cli_options(&table, argc, argv, NULL, NULL, &o));
+    report r = {.as_json = ndm_option_bool(o, "json")};
+    ndm_options_destroy(o);
+    if (!r.as_json) {
+        tell_all(&r);
+        return NDM_OK;
+    }
+    ndm_json_init_file(&r.json, stdout, true);
+    ndm_json_begin_object(&r.json);
+    tell_all(&r);
+    ndm_json_end_object(&r.json);
+    return ndm_json_finish(&r.json);
+}
+
+static int run(int argc, const char *const *argv)
+{
+    return ndm_cli_report(info(argc, argv));
+}
+
+const ndm_verb ndm_verb_info = {&table, run};
