@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every table of kernels that this machine can run, against the reference: each op it has, over the
+ * cases of the op. The same bits again on a second run and for one and two threads; guards around
+ * buffers and between rows stay as they are. */
+#include "world.h"
+
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+#include "device/device.h"
+#include "kernels/cases.h"
+#include "kernels/table.h"
+
+enum { WORLDS_MAX = 32, MISALIGNMENTS = 4, COMPLAINTS_MAX = 5 };
+
+static world reference;
+static world subjects[WORLDS_MAX];
+static int subject_count;
+
+static int open_worlds(void **state)
+{
+    (void)state;
+    if (!world_init(&reference, &ndm_kernels_ref))
+        return -1;
+    for (const ndm_kernel_table *const *table = ndm_kernel_table_list(); *table; table++) {
+        if (world_init(&subjects[subject_count], *table))
+            subject_count++;
+        else
+            print_message("[   NOTE   ] %s is not tested: %s\n", (*table)->name,
+                          ndm_error_message());
+    }
+    return 0;
+}
+
+static int close_worlds(void **state)
+{
+    (void)state;
+    world_finish(&reference);
+    for (int i = 0; i < subject_count; i++)
+        world_finish(&subjects[i]);
+    return 0;
+}
+
+/* A run on one thread and one on two, compared with `first` to the bit. */
+static ndm_status check_same_bits(const ndm_case *c, const world *w, const ndm_case_data *before,
+                                  const ndm_case_data *first)
+{
+    int threads = omp_get_max_threads();
+    ndm_status status = NDM_OK;
+
+    for (int n = 1; n <= 2 && status == NDM_OK; n++) {
+        ndm_case_data again = {0};
+        omp_set_num_threads(n);
+        status = ndm_case_run(c, before, w->stream, &again);
+        if (status == NDM_OK && !ndm_case_same_bits(c, first, &again))
+            status = ndm_error_set(NDM_ERR_CHECK, __FILE__, __LINE__,
+                                   "%s: other bits on another run with %d threads", c->label, n);
+        ndm_case_data_finish(&again);
+    }
+    omp_set_num_threads(threads);
+    return status;
+}
+
+static ndm_status check_subject(const ndm_case *c, const world *w, const ndm_case_data *before,
+                                const ndm_case_data *expected, double *error)
+{
+    ndm_case_data first = {0};
+
+    NDM_TRY(ndm_case_run(c, before, w->stream, &first));
+    ndm_status status = ndm_case_compare(c, before, expected, &first, error);
+    if (status == NDM_OK)
+        status = check_same_bits(c, w, before, &first);
+    ndm_case_data_finish(&first);
+    return status;
+}
+
+/* Returns how many tables failed. */
+static int check_case(const ndm_case *c, int64_t misalign)
+{
+    ndm_case_data before, expected;
+    int failures = 0;
+
+    assert_ok(ndm_case_data_init(c, test_seed(), misalign, &before));
+    assert_ok(ndm_case_run(c, &before, reference.stream, &expected));
+    for (int i = 0; i < subject_count; i++) {
+        double error = 0.0;
+        if (!subjects[i].table->body[c->op])
+            continue;
+        if (check_subject(c, &subjects[i], &before, &expected, &error) == NDM_OK)
+            continue;
+        failures++;
+        print_error("%s: %s (misaligned by %lld, seed %llu)\n", subjects[i].table->name,
+                    ndm_error_message(), (long long)misalign, (unsigned long long)test_seed());
+    }
+    ndm_case_data_finish(&before);
+    ndm_case_data_finish(&expected);
+    return failures;
+}
+
+static void check_op(ndm_op op)
+{
+    int failures = 0;
+    int64_t cases = 0;
+    ndm_case c;
+
+    for (; ndm_case_get(op, cases, &c) && failures < COMPLAINTS_MAX; cases++)
+        failures += check_case(&c, cases % MISALIGNMENTS);
+    assert_true(cases > 0);
+    assert_int_equal(failures, 0);
+}
+
+#define OP_TEST(name, doc)                  \
+    static void name##_agrees(void **state) \
+    {                                       \
+        (void)state;                        \
+        check_op(NDM_OP_##name);            \
+    }
+NDM_KERNEL_LIST(OP_TEST)
+#undef OP_TEST
+
+/* ---- the comparison itself can fail ---------------------------------------------------------- */
+
+static void comparison_sees(void **state, void (*spoil)(const ndm_case *c, ndm_case_data *data),
+                            const char *word)
+{
+    ndm_case c;
+    ndm_case_data before, expected, after;
+
+    (void)state;
+    assert_true(ndm_case_get(NDM_OP_colsum, 1 + 3 * 4, &c)); /* 15 columns, padded rows */
+    assert_ok(ndm_case_data_init(&c, test_seed(), 0, &before));
+    assert_ok(ndm_case_run(&c, &before, reference.stream, &expected));
+    assert_ok(ndm_case_data_copy(&c, &expected, &after));
+    assert_ok(ndm_case_compare(&c, &before, &expected, &after, NULL));
+    spoil(&c, &after);
+    assert_int_equal(ndm_case_compare(&c, &before, &expected, &after, NULL), NDM_ERR_CHECK);
+    assert_non_null(strstr(ndm_error_message(), word));
+    assert_false(ndm_case_same_bits(&c, &expected, &after));
+    ndm_case_data_finish(&before);
+    ndm_case_data_finish(&expected);
+    ndm_case_data_finish(&after);
+}
+
+static void *data_of(ndm_case_data *data, int buffer)
+{
+    return data->image[buffer] + 64;
+}
+
+static void spoil_value(const ndm_case *c, ndm_case_data *data)
+{
+    (void)c;
+    ((float *)data_of(data, 1))[2] += 1e-3f;
+}
+
+static void spoil_nan(const ndm_case *c, ndm_case_data *data)
+{
+    (void)c;
+    ((float *)data_of(data, 1))[2] = NAN;
+}
+
+static void spoil_end(const ndm_case *c, ndm_case_data *data)
+{
+    ((float *)data_of(data, 1))[c->buffer[1].width] = 0.0f;
+}
+
+static void spoil_padding(const ndm_case *c, ndm_case_data *data)
+{
+    ((float *)data_of(data, 0))[c->buffer[0].width] = 0.0f;
+}
+
+static void spoil_input(const ndm_case *c, ndm_case_data *data)
+{
+    (void)c;
+    ((float *)data_of(data, 0))[0] += 1.0f;
+}
+
+static void comparison_sees_a_wrong_value(void **state)
+{
+    comparison_sees(state, spoil_value, "out[0][2] is");
+}
+
+static void comparison_sees_a_nan(void **state)
+{
+    comparison_sees(state, spoil_nan, "out[0][2] is");
+}
+
+static void comparison_sees_a_write_past_the_end(void **state)
+{
+    comparison_sees(state, spoil_end, "of out was written");
+}
+
+static void comparison_sees_a_write_between_rows(void **state)
+{
+    comparison_sees(state, spoil_padding, "of x was written");
+}
+
+static void comparison_sees_a_write_to_an_input(void **state)
+{
+    comparison_sees(state, spoil_input, "it is an input");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(comparison_sees_a_wrong_value),
+                                       cmocka_unit_test(comparison_sees_a_nan),
+                                       cmocka_unit_test(comparison_sees_a_write_past_the_end),
+                                       cmocka_unit_test(comparison_sees_a_write_between_rows),
+                                       cmocka_unit_test(comparison_sees_a_write_to_an_input),
+#define OP_ENTRY(name, doc) cmocka_unit_test(name##_agrees),
+                                       NDM_KERNEL_LIST(OP_ENTRY)
+#undef OP_ENTRY
+    };
+
+    return cmocka_run_group_tests(tests, open_worlds, close_worlds);
+}
