@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 void ndm_json_init_file(ndm_json *json, FILE *file, bool pretty)
@@ -196,14 +195,8 @@ void ndm_json_int(ndm_json *json, int64_t value)
 
 void ndm_json_double(ndm_json *json, double value)
 {
-    static const int precisions[] = {6, 9, 15, 16, 17};
-    char text[32] = "null";
-    for (size_t i = 0; isfinite(value) && i < sizeof precisions / sizeof *precisions; i++) {
-        snprintf(text, sizeof text, "%.*g", precisions[i], value);
-        if (strtod(text, NULL) == value)
-            break;
-    }
-    scalar(json, text);
+    char text[NDM_TEXT_DOUBLE_BYTES];
+    scalar(json, isfinite(value) ? ndm_text_of_double(value, text) : "null");
 }
 
 void ndm_json_bool(ndm_json *json, bool value)

@@ -130,6 +130,29 @@ char *ndm_text_join(const char *const *parts, size_t n, const char *separator)
     return buffer.data;
 }
 
+bool ndm_text_to_bool(const char *text, bool *value)
+{
+    static const char *const words[] = {"false", "true", "no", "yes", "off", "on", "0", "1"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        if (ndm_text_name_equal(text, words[i])) {
+            *value = i % 2 == 1;
+            return true;
+        }
+    }
+    return false;
+}
+
+char *ndm_text_of_double(double value, char buffer[NDM_TEXT_DOUBLE_BYTES])
+{
+    static const int precisions[] = {6, 9, 15, 16, 17};
+    for (size_t i = 0; i < sizeof precisions / sizeof *precisions; i++) {
+        snprintf(buffer, NDM_TEXT_DOUBLE_BYTES, "%.*g", precisions[i], value);
+        if (strtod(buffer, NULL) == value)
+            break;
+    }
+    return buffer;
+}
+
 /* Room for `bytes` more and the terminator. */
 static bool reserve(ndm_buffer *buffer, size_t bytes)
 {

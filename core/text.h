@@ -26,6 +26,13 @@ char *ndm_text_duplicate(const char *text);
 char *ndm_text_printf(const char *format, ...) NDM_PRINTF(1, 2);
 char *ndm_text_join(const char *const *parts, size_t n, const char *separator);
 
+/* true, yes, on, 1 and their opposites; false if text is none of them. */
+bool ndm_text_to_bool(const char *text, bool *value);
+
+/* Shortest of a few precisions that reads back equal; returns buffer. */
+#define NDM_TEXT_DOUBLE_BYTES 32
+char *ndm_text_of_double(double value, char buffer[NDM_TEXT_DOUBLE_BYTES]);
+
 /* A string that grows. All-zero is empty; data is NULL until the first append, then NUL-terminated.
  * After an allocation failed `failed` stays set, appends do nothing, and ndm_buffer_status says
  * NDM_ERR_MEMORY. */
