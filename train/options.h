@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The options of `ndmesh train`: flags, YAML keys of Accelerate and Axolotl files, defaults,
+ * ranges.
+ */
+#ifndef NDM_TRAIN_OPTIONS_H
+#define NDM_TRAIN_OPTIONS_H
+
+#include <core/option.h>
+
+extern const ndm_option_table ndm_train_option_table;
+
+#endif
