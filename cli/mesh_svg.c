@@ -46,7 +46,7 @@ static int64_t columns_for(int64_t n, double width, double height, bool row)
     for (int64_t c = 1; c <= n; c++) {
         int64_t rows = (n + c - 1) / c;
         double cost = fabs(log((double)c * width / ((double)rows * height) / 1.6)) +
-                      0.4 * (double)(rows * c - n) / (double)n;
+                      1.5 * (double)(rows * c - n) / (double)n;
         if (cost < best_cost) {
             best_cost = cost;
             best = c;

@@ -26,7 +26,7 @@ bool ndm_mesh_view_moved(const ndm_mesh_view *view);
 enum {
     NDM_MESH_TEXT_RANKS = 64,   /* worlds above are summarised in text */
     NDM_MESH_JSON_RANKS = 4096, /* and in JSON */
-    NDM_MESH_SVG_RANKS = 1024   /* pictures show at most so many */
+    NDM_MESH_SVG_RANKS = 512    /* pictures show at most so many */
 };
 
 void ndm_mesh_view_text(const ndm_mesh_view *view, FILE *out);

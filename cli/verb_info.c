@@ -105,7 +105,7 @@ static void tell_devices(report *r)
     begin_list(r, "devices");
     for (const ndm_device_ops *const *d = ndm_device_list(); *d != NULL; d++) {
         char why[256] = "";
-        bool available = (*d)->probe(why, sizeof why);
+        bool available = (*d)->probe == NULL || (*d)->probe(why, sizeof why);
         tell_choice(r, (*d)->name, (*d)->summary, available, why);
     }
     end_list(r);
@@ -116,7 +116,7 @@ static void tell_kernels(report *r)
     begin_list(r, "kernels");
     for (const ndm_kernel_table *const *k = ndm_kernel_table_list(); *k != NULL; k++) {
         char why[256] = "";
-        bool available = (*k)->probe(why, sizeof why);
+        bool available = (*k)->probe == NULL || (*k)->probe(why, sizeof why);
         tell_choice(r, (*k)->name, (*k)->summary, available, why);
     }
     end_list(r);
@@ -125,7 +125,7 @@ static void tell_kernels(report *r)
 static void tell_all(report *r)
 {
     tell(r, "version", NDM_VERSION);
-    tell(r, "compiler", __VERSION__);
+    tell(r, "compiler", NDM_COMPILER);
     tell_mpi(r);
     tell_machine(r);
     tell_devices(r);
