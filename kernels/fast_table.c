@@ -13,5 +13,10 @@ const ndm_kernel_table NDM_FAST_TABLE = {
     .device = "cpu",
     .priority = NDM_ISA_PRIORITY,
     .probe = probe,
-    .body = {[NDM_OP_gemm] = (void (*)(void))NDM_FAST(gemm)},
+    .body =
+        {
+            [NDM_OP_gemm] = (void (*)(void))NDM_FAST(gemm),
+            [NDM_OP_attention] = (void (*)(void))NDM_FAST(attention),
+            [NDM_OP_attention_backward] = (void (*)(void))NDM_FAST(attention_backward),
+        },
 };
