@@ -33,6 +33,7 @@ int64_t ndm_world_rank(const ndm_world *world);
 int64_t ndm_world_size(const ndm_world *world);
 int64_t ndm_world_local_rank(const ndm_world *world); /* among the ranks of this host */
 int64_t ndm_world_local_size(const ndm_world *world);
+int64_t ndm_world_timeout_ns(const ndm_world *world);
 const char *ndm_world_host(const ndm_world *world, int64_t rank); /* host name of a rank */
 int64_t ndm_world_node(const ndm_world *world,
                        int64_t rank); /* hosts numbered by first appearance */
@@ -55,6 +56,10 @@ typedef struct ndm_fact {
     const char *value;
 } ndm_fact;
 NDM_MUST_USE ndm_status ndm_world_verify(ndm_world *world, const ndm_fact *facts, int64_t n_facts);
+
+/* The last collectives of this rank as JSON, {"rank": ., "records": [...]}, oldest first: what it
+ * did before something went wrong. */
+NDM_MUST_USE ndm_status ndm_world_dump_flight(const ndm_world *world, const char *path);
 
 /* ---- communicators (collectives/comm.c)
  * ---------------------------------------------------------------------------- */
@@ -92,6 +97,12 @@ void ndm_comms_observe(ndm_comms *comms, ndm_comms_observer observer, void *user
 /* Iterates over the communicators made so far; NULL after the last. */
 ndm_comm *ndm_comms_at(ndm_comms *comms, int64_t i);
 
+/* Fault injection: holds every collective back by 0..max_polls polls, drawn from (seed, world rank,
+ * collective). 0 = off. Tests show with it that no buffer is touched before its collective is done,
+ * and that completion may come in any order. NDM_COMM_DELAY=max_polls:seed of the environment sets
+ * it for all communicators of a process. */
+void ndm_comms_delay(ndm_comms *comms, int64_t max_polls, uint64_t seed);
+
 /* ---- backends: one const struct each, listed in collectives/backends.def
  * -------------------------------------------- */
 
@@ -123,6 +134,10 @@ typedef struct ndm_comm_backend {
     ndm_status (*window_alloc)(ndm_comm *comm, int64_t bytes_per_rank, ndm_memory_kind kind,
                                void **all);
     void (*window_free)(ndm_comm *comm, void *all);
+    /* What all communicators of one ndm_comms share; NULL = nothing. Collective over: world. */
+    ndm_status (*comms_init)(ndm_comms *comms, void **state);
+    void (*comms_finish)(ndm_comms *comms, void *state);
+    bool any_world; /* the mesh may have more ranks than the world */
 } ndm_comm_backend;
 
 const ndm_comm_backend *const *ndm_comm_backend_list(void); /* NULL-terminated */
@@ -137,6 +152,9 @@ struct ndm_comm {
     uint32_t id;    /* the same on all members, distinct among communicators that share two ranks */
     uint64_t sequence; /* collectives issued */
     ndm_comm_stats stats;
+    ndm_world *world;
+    uint64_t started; /* collectives started: they start in the order of issue, on all streams */
+    bool broken;      /* a collective failed or was dropped: those behind it never start */
 };
 
 #endif

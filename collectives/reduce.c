@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sums and maxima in slice order, a block at a time: the block stays in the nearest cache, so every
+ * slice is read once and the result is written once. */
+#include "collectives/reduce.h"
+
+#include <string.h>
+
+#include "core/dtype.h"
+
+enum { BLOCK = 2048 }; /* elements; 8 or 16 KiB of accumulator */
+
+bool ndm_reduce_supports(ndm_dtype dtype)
+{
+    return dtype == NDM_F32 || dtype == NDM_F64 || dtype == NDM_BF16 || dtype == NDM_F16 ||
+           dtype == NDM_I32 || dtype == NDM_I64;
+}
+
+/* Integers wrap around; a floating a that is NaN stays, and so does b. */
+#define INT_SUM(T, a, b) ((T)((a) + (b)))
+#define INT_MAX_OF(T, a, b) ((a) > (b) ? (a) : (b))
+#define REAL_SUM(T, a, b) ((a) + (b))
+#define REAL_MAX(T, a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
+
+/* acc[i] = acc[i] op x[i] */
+#define DEFINE_FOLD(name, T, OP)                                      \
+    static void name(T *restrict acc, const T *restrict x, int64_t n) \
+    {                                                                 \
+        for (int64_t i = 0; i < n; i++)                               \
+            acc[i] = OP(T, acc[i], x[i]);                             \
+    }
+
+DEFINE_FOLD(sum_f32, float, REAL_SUM)
+DEFINE_FOLD(max_f32, float, REAL_MAX)
+DEFINE_FOLD(sum_f64, double, REAL_SUM)
+DEFINE_FOLD(max_f64, double, REAL_MAX)
+DEFINE_FOLD(sum_u32, uint32_t, INT_SUM)
+DEFINE_FOLD(max_i32, int32_t, INT_MAX_OF)
+DEFINE_FOLD(sum_u64, uint64_t, INT_SUM)
+DEFINE_FOLD(max_i64, int64_t, INT_MAX_OF)
+
+static void fold(void *acc, const void *x, int64_t n, ndm_dtype dtype, ndm_reduce_op op)
+{
+    bool max = op == NDM_MAX;
+
+    if (dtype == NDM_F32)
+        (max ? max_f32 : sum_f32)(acc, x, n);
+    else if (dtype == NDM_F64)
+        (max ? max_f64 : sum_f64)(acc, x, n);
+    else if (dtype == NDM_I32 && max)
+        max_i32(acc, x, n);
+    else if (dtype == NDM_I32)
+        sum_u32(acc, x, n);
+    else if (max)
+        max_i64(acc, x, n);
+    else
+        sum_u64(acc, x, n);
+}
+
+/* One block of a type that is summed in itself. */
+static void reduce_block(char *out, const void *const *slices, int64_t n_slices, int64_t at,
+                         int64_t n, ndm_dtype dtype, ndm_reduce_op op)
+{
+    _Alignas(64) char acc[BLOCK * sizeof(double)];
+    size_t size = ndm_dtype_bytes(dtype), from = (size_t)at * size;
+
+    memcpy(acc, (const char *)slices[0] + from, (size_t)n * size);
+    for (int64_t k = 1; k < n_slices; k++)
+        fold(acc, (const char *)slices[k] + from, n, dtype, op);
+    memcpy(out + from, acc, (size_t)n * size);
+}
+
+/* One block of a 16-bit type. */
+static void reduce_block_16(char *out, ndm_dtype out_dtype, const void *const *slices,
+                            int64_t n_slices, int64_t at, int64_t n, ndm_dtype dtype,
+                            ndm_reduce_op op)
+{
+    _Alignas(64) float acc[BLOCK], x[BLOCK];
+
+    ndm_convert((const uint16_t *)slices[0] + at, dtype, acc, NDM_F32, n);
+    for (int64_t k = 1; k < n_slices; k++) {
+        ndm_convert((const uint16_t *)slices[k] + at, dtype, x, NDM_F32, n);
+        fold(acc, x, n, NDM_F32, op);
+    }
+    ndm_convert(acc, NDM_F32, out + (size_t)at * ndm_dtype_bytes(out_dtype), out_dtype, n);
+}
+
+void ndm_reduce_slices(void *out, ndm_dtype out_dtype, const void *const *slices, int64_t n_slices,
+                       int64_t count, ndm_dtype dtype, ndm_reduce_op op)
+{
+    bool half = dtype == NDM_BF16 || dtype == NDM_F16;
+
+    for (int64_t at = 0; at < count; at += BLOCK) {
+        int64_t n = count - at < BLOCK ? count - at : BLOCK;
+        if (half)
+            reduce_block_16(out, out_dtype, slices, n_slices, at, n, dtype, op);
+        else
+            reduce_block(out, slices, n_slices, at, n, dtype, op);
+    }
+}
