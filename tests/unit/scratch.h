@@ -42,12 +42,12 @@ static inline int scratch_teardown(void **state)
     return rmdir(scratch_folder);
 }
 
-/* Path of a file in the folder; the four latest stay valid. */
+/* Path of a file in the folder; the 32 latest stay valid. */
 static inline const char *scratch_path(const char *name)
 {
-    static char paths[4][8192];
+    static char paths[32][8192];
     static int next;
-    char *path = paths[next++ % 4];
+    char *path = paths[next++ % 32];
 
     snprintf(path, sizeof paths[0], "%s/%s", scratch_folder, name);
     return path;
