@@ -4,7 +4,13 @@
 #define NDM_TESTS_UNIT_GOLDEN_CASE_H
 
 #include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
+
+#include <cmocka.h>
 
 static const char *const golden_cases[] = {
     "gpt2_packed",        "gpt2_tiny",    "llama3_rope", "llama_accum",  "llama_basic",
