@@ -127,13 +127,24 @@ static double get_element(const ndm_case_buffer *b, const void *data, int64_t at
     return f;
 }
 
+/* Sum of four uniform numbers, with the mean 0 and the variance 1: near enough to normal, and
+ * cheap. */
+static double bell(uint64_t seed, uint64_t stream, uint64_t index)
+{
+    uint64_t bits = ndm_rng_u64(seed, stream, index);
+    double sum = 0.0;
+    for (int i = 0; i < 4; i++)
+        sum += (double)((bits >> (16 * i)) & 0xffff);
+    return (sum / 65535.0 - 2.0) * 1.7320508;
+}
+
 static void fill(const ndm_case_buffer *b, void *data, uint64_t seed, uint64_t stream)
 {
     for (int64_t row = 0; row < b->rows; row++)
         for (int64_t col = 0; col < b->width; col++) {
             uint64_t index = (uint64_t)(row * b->width + col);
             double value = b->fill == NDM_FILL_NORMAL
-                               ? b->high * (double)ndm_rng_normal(seed, stream, index)
+                               ? b->high * bell(seed, stream, index)
                                : b->low + (b->high - b->low) * ndm_rng_uniform(seed, stream, index);
             set_element(b, data, row * b->stride + col, value);
         }
@@ -281,24 +292,36 @@ bool ndm_case_same_bits(const ndm_case *c, const ndm_case_data *a, const ndm_cas
     return true;
 }
 
-/* Everything outside rows of an output, or all of an input, must be as before. */
+/* Bytes [from, to) of buffer i must be as before. */
+static ndm_status compare_untouched(const ndm_case *c, int i, const ndm_case_data *before,
+                                    const ndm_case_data *after, int64_t from, int64_t to)
+{
+    const unsigned char *x = before->image[i], *y = after->image[i];
+    const ndm_case_buffer *b = &c->buffer[i];
+
+    if (from >= to || memcmp(x + from, y + from, (size_t)(to - from)) == 0)
+        return NDM_OK;
+    while (x[from] == y[from])
+        from++;
+    NDM_FAIL(NDM_ERR_CHECK,
+             "%s: byte %lld of %s was written (rows %lld, width %lld, stride %lld)%s", c->label,
+             (long long)(from - data_offset(b, before->misalign)), b->name, (long long)b->rows,
+             (long long)b->width, (long long)b->stride, b->output ? "" : "; it is an input");
+}
+
+/* Everything around the rows of an output, or all of an input, must be as before. */
 static ndm_status compare_guards(const ndm_case *c, int i, const ndm_case_data *before,
                                  const ndm_case_data *after)
 {
     const ndm_case_buffer *b = &c->buffer[i];
-    int64_t element = (int64_t)ndm_dtype_bytes(b->dtype), start = data_offset(b, before->misalign);
-    int64_t end = start + b->rows * b->stride * element;
+    int64_t element = (int64_t)ndm_dtype_bytes(b->dtype), at = 0;
 
-    for (int64_t at = 0; at < image_bytes(b, before->misalign); at++) {
-        bool inside = at >= start && at < end && (at - start) / element % b->stride < b->width;
-        if ((inside && b->output) || before->image[i][at] == after->image[i][at])
-            continue;
-        NDM_FAIL(NDM_ERR_CHECK,
-                 "%s: byte %lld of %s was written (rows %lld, width %lld, stride %lld)%s", c->label,
-                 (long long)(at - start), b->name, (long long)b->rows, (long long)b->width,
-                 (long long)b->stride, inside ? "; it is an input" : "");
+    for (int64_t row = 0; row < b->rows && b->output; row++) {
+        int64_t start = data_offset(b, before->misalign) + row * b->stride * element;
+        NDM_TRY(compare_untouched(c, i, before, after, at, start));
+        at = start + b->width * element;
     }
-    return NDM_OK;
+    return compare_untouched(c, i, before, after, at, image_bytes(b, before->misalign));
 }
 
 /* Root mean square of what is finite. */

@@ -12,7 +12,7 @@
 enum { NDM_CASE_BUFFERS = 16, NDM_CASE_SLOTS = 3, NDM_CASE_LABEL = 192 };
 
 typedef enum ndm_case_fill {
-    NDM_FILL_NORMAL,  /* high * standard normal */
+    NDM_FILL_NORMAL,  /* high * a bell of variance 1 */
     NDM_FILL_UNIFORM, /* low .. high; whole numbers for int32 and uint8 */
 } ndm_case_fill;
 

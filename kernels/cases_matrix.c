@@ -289,7 +289,9 @@ bool ndm_case_get_attention(int64_t i, ndm_case *c)
 bool ndm_case_get_attention_backward(int64_t i, ndm_case *c)
 {
     int64_t pad = i % 3 * 3;
-    int mask = (int)case_option(&i, MASKS), accumulate = (int)case_option(&i, 8);
+    int mask = (int)case_option(&i, MASKS), more = (int)case_option(&i, 2) * 4;
+    int accumulate = (int)((3 * i + mask + more) %
+                           8); /* all of them with every mask, over the shapes */
 
     if (i >= ATTENTION_SHAPES)
         return false;
