@@ -17,6 +17,8 @@ const ndm_axis_set *ndm_mesh_view_sets(void)
 
 bool ndm_mesh_view_moved(const ndm_mesh_view *view)
 {
+    if (view->facts == NULL && !view->forced)
+        return false;
     for (int64_t r = 0; r < ndm_mesh_world(view->mesh); r++)
         if (ndm_mesh_position(view->mesh, r) != r)
             return true;

@@ -8,6 +8,7 @@
 #include <mpi.h>
 
 #include "cli/cli.h"
+#include "collectives/comm.h"
 #include "device/device.h"
 #include "kernels/kernels.h"
 #include "mesh/machine.h"
@@ -122,31 +123,70 @@ static void tell_kernels(report *r)
     end_list(r);
 }
 
-static void tell_all(report *r)
+/* Backends are asked about the world this process is in: one rank, or those that mpiexec started.
+ */
+static void tell_collectives(report *r, ndm_world *world)
+{
+    ndm_device *device = NULL;
+    begin_list(r, "collectives");
+    ndm_status status = ndm_device_create("auto", &(ndm_device_options){0}, &device);
+    for (const ndm_comm_backend *const *b = ndm_comm_backend_list(); *b != NULL; b++) {
+        char why[256] = "";
+        bool available = false;
+        if (status != NDM_OK)
+            snprintf(why, sizeof why, "%s", ndm_error_message());
+        else
+            available = (*b)->probe == NULL || (*b)->probe(world, device, why, sizeof why);
+        tell_choice(r, (*b)->name, (*b)->summary, available, why);
+    }
+    end_list(r);
+    ndm_device_destroy(device);
+}
+
+static void tell_world(report *r, ndm_world *world)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)ndm_world_size(world));
+    tell(r, "ranks", text);
+}
+
+static void tell_all(report *r, ndm_world *world)
 {
     tell(r, "version", NDM_VERSION);
     tell(r, "compiler", NDM_COMPILER);
     tell_mpi(r);
     tell_machine(r);
+    tell_world(r, world);
     tell_devices(r);
     tell_kernels(r);
+    tell_collectives(r, world);
+}
+
+static ndm_status print(bool as_json, ndm_world *world)
+{
+    report r = {.as_json = as_json};
+    if (!as_json) {
+        tell_all(&r, world);
+        return NDM_OK;
+    }
+    ndm_json_init_file(&r.json, stdout, true);
+    ndm_json_begin_object(&r.json);
+    tell_all(&r, world);
+    ndm_json_end_object(&r.json);
+    return ndm_json_finish(&r.json);
 }
 
 static ndm_status info(int argc, const char *const *argv)
 {
     ndm_options *o = NULL;
     NDM_TRY(ndm_cli_options(&table, argc, argv, NULL, NULL, &o));
-    report r = {.as_json = ndm_option_bool(o, "json")};
+    bool as_json = ndm_option_bool(o, "json");
     ndm_options_destroy(o);
-    if (!r.as_json) {
-        tell_all(&r);
-        return NDM_OK;
-    }
-    ndm_json_init_file(&r.json, stdout, true);
-    ndm_json_begin_object(&r.json);
-    tell_all(&r);
-    ndm_json_end_object(&r.json);
-    return ndm_json_finish(&r.json);
+    ndm_world *world = NULL;
+    NDM_TRY(ndm_world_join(&(ndm_world_options){.bootstrap = "auto"}, &world));
+    ndm_status status = ndm_world_rank(world) == 0 ? print(as_json, world) : NDM_OK;
+    ndm_world_leave(world);
+    return status;
 }
 
 static int run(int argc, const char *const *argv)

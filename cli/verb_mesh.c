@@ -58,7 +58,8 @@ static const ndm_option options[] = {
     {.name = "machine",
      .type = NDM_OPTION_STRING,
      .value = "SYNTHETIC",
-     .help = "a host as hwloc describes one, e.g. \"pack:2 l3:2 core:4 pu:1\"; one rank a core",
+     .help = "a host as hwloc describes one, e.g. \"pack:2 l3:2 core:4 pu:1\"; ranks "
+             "are bound to its cores in turn",
      .group = "placement"},
     COUNT_OPTION("heads", "model", "attention heads; checked against the mesh"),
     COUNT_OPTION("kv-heads", "model", "heads of keys and values"),
@@ -116,33 +117,42 @@ static ndm_status read_hosts(const ndm_options *o, int64_t world, int64_t cores,
     return NDM_OK;
 }
 
-/* Facts of every rank as the launcher's map and the machine give them: [world], freed by the
- * caller. */
+/* Facts of the ranks of one host, [per_host]: its cores are dealt out evenly, and shared when there
+ * are too few. */
+static ndm_status fill_host(const ndm_machine *machine, int64_t per_host, ndm_place_facts *facts)
+{
+    int64_t cores = ndm_machine_cores(machine);
+    int64_t each = cores > per_host ? cores / per_host : 1;
+    for (int64_t i = 0; i < per_host; i++)
+        NDM_TRY(ndm_machine_facts_of_cores(machine, 0, i * each % cores, each, &facts[i]));
+    return NDM_OK;
+}
+
+/* Facts of every rank as the launcher's map and the machine give them. The view owns them. */
 static ndm_status make_facts(const ndm_options *o, const ndm_machine *machine, int64_t world,
                              ndm_mesh_view *view)
 {
-    int64_t per_host, cores = machine != NULL ? ndm_machine_cores(machine) : 1;
+    int64_t per_host;
     bool cyclic = ndm_option_enum(o, "map") == 1;
-    NDM_TRY(read_hosts(o, world, cores, &view->hosts, &per_host));
-    ndm_place_facts *kinds = NULL;
+    NDM_TRY(read_hosts(o, world, machine != NULL ? ndm_machine_cores(machine) : 1, &view->hosts,
+                       &per_host));
+    ndm_place_facts *host = calloc((size_t)per_host, sizeof *host);
     view->facts = calloc((size_t)world, sizeof *view->facts);
-    if (machine != NULL)
-        kinds = calloc((size_t)cores, sizeof *kinds);
-    if (view->facts == NULL || (machine != NULL && kinds == NULL)) {
-        free(kinds);
+    if (view->facts == NULL || host == NULL) {
+        free(host);
         NDM_FAIL(NDM_ERR_MEMORY, "mesh: no memory to place %" PRId64 " ranks", world);
     }
-    for (int64_t c = 0; kinds != NULL && c < cores; c++)
-        ndm_machine_facts_of_core(machine, 0, c, &kinds[c]);
+    for (int64_t i = 0; i < per_host; i++)
+        host[i].id[NDM_PLACE_ISLAND] = NDM_PLACE_UNKNOWN;
+    ndm_status status = machine != NULL ? fill_host(machine, per_host, host) : NDM_OK;
     for (int64_t r = 0; r < world; r++) {
-        int64_t local = cyclic ? r / view->hosts : r % per_host;
-        view->facts[r] = kinds != NULL ? kinds[local % cores]
-                                       : (ndm_place_facts){{0, -1, -1, -1, -1, -1}};
+        view->facts[r] = host[cyclic ? r / view->hosts : r % per_host];
         view->facts[r].id[NDM_PLACE_HOST] = cyclic ? r % view->hosts : r / per_host;
+        ndm_place_facts_settle(&view->facts[r]);
+        view->cores = view->cores || view->facts[r].id[NDM_PLACE_CORE] != NDM_PLACE_UNKNOWN;
     }
-    view->cores = kinds != NULL;
-    free(kinds);
-    return NDM_OK;
+    free(host);
+    return status;
 }
 
 static ndm_status read_placement(const ndm_options *o, int64_t world, ndm_mesh_view *view)

@@ -50,22 +50,15 @@ int64_t ndm_machine_cores(const ndm_machine *machine)
     return n > 0 ? n : hwloc_get_nbobjs_by_type(machine->topology, HWLOC_OBJ_PU);
 }
 
-/* Index of the only object of a type that covers the cpuset. A type the machine lacks separates
- * nothing: 0. */
-static int64_t covering_index(hwloc_topology_t topology, hwloc_const_cpuset_t set,
-                              hwloc_obj_type_t type)
+/* Index of the object of a type that holds the whole set. (hwloc's own "covering" iterator also
+ * returns objects that only intersect it, and NUMA nodes hang beside the tree that its other
+ * searches descend.) */
+static int64_t holder(hwloc_topology_t topology, hwloc_const_cpuset_t set, hwloc_obj_type_t type)
 {
     if (hwloc_get_nbobjs_by_type(topology, type) <= 0)
         return NDM_PLACE_NONE;
-    hwloc_obj_t obj = hwloc_get_next_obj_covering_cpuset_by_type(topology, set, type, NULL);
-    return obj != NULL ? (int64_t)obj->logical_index : NDM_PLACE_UNKNOWN;
-}
-
-/* NUMA nodes hang beside hwloc's tree of caches, so they are found by their cpus. */
-static int64_t numa_index(hwloc_topology_t topology, hwloc_const_cpuset_t set)
-{
     hwloc_obj_t obj = NULL;
-    while ((obj = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, obj)) != NULL)
+    while ((obj = hwloc_get_next_obj_by_type(topology, type, obj)) != NULL)
         if (hwloc_bitmap_isincluded(set, obj->cpuset))
             return (int64_t)obj->logical_index;
     return NDM_PLACE_UNKNOWN;
@@ -76,22 +69,30 @@ static void facts_of_set(hwloc_topology_t topology, int64_t host, hwloc_const_cp
 {
     facts->id[NDM_PLACE_HOST] = host;
     facts->id[NDM_PLACE_ISLAND] = NDM_PLACE_NONE;
-    facts->id[NDM_PLACE_PACKAGE] = covering_index(topology, set, HWLOC_OBJ_PACKAGE);
-    facts->id[NDM_PLACE_NUMA] = numa_index(topology, set);
-    facts->id[NDM_PLACE_L3] = covering_index(topology, set, HWLOC_OBJ_L3CACHE);
-    facts->id[NDM_PLACE_CORE] = covering_index(topology, set, HWLOC_OBJ_CORE);
+    facts->id[NDM_PLACE_PACKAGE] = holder(topology, set, HWLOC_OBJ_PACKAGE);
+    facts->id[NDM_PLACE_NUMA] = holder(topology, set, HWLOC_OBJ_NUMANODE);
+    facts->id[NDM_PLACE_L3] = holder(topology, set, HWLOC_OBJ_L3CACHE);
+    facts->id[NDM_PLACE_CORE] = holder(topology, set, HWLOC_OBJ_CORE);
     ndm_place_facts_settle(facts);
 }
 
-void ndm_machine_facts_of_core(const ndm_machine *machine, int64_t host, int64_t core,
-                               ndm_place_facts *facts)
+ndm_status ndm_machine_facts_of_cores(const ndm_machine *machine, int64_t host, int64_t first,
+                                      int64_t n, ndm_place_facts *facts)
 {
     hwloc_topology_t t = machine->topology;
     hwloc_obj_type_t type = hwloc_get_nbobjs_by_type(t, HWLOC_OBJ_CORE) > 0 ? HWLOC_OBJ_CORE
                                                                             : HWLOC_OBJ_PU;
-    hwloc_obj_t obj = hwloc_get_obj_by_type(t, type, (unsigned)core);
-    hwloc_const_cpuset_t set = obj != NULL ? obj->cpuset : hwloc_topology_get_topology_cpuset(t);
+    hwloc_bitmap_t set = hwloc_bitmap_alloc();
+    if (set == NULL)
+        NDM_FAIL(NDM_ERR_MEMORY, "mesh: no memory for a set of cpus");
+    for (int64_t c = first; c < first + n; c++) {
+        hwloc_obj_t obj = hwloc_get_obj_by_type(t, type, (unsigned)c);
+        if (obj != NULL)
+            hwloc_bitmap_or(set, set, obj->cpuset);
+    }
     facts_of_set(t, host, set, facts);
+    hwloc_bitmap_free(set);
+    return NDM_OK;
 }
 
 void ndm_machine_facts_of_self(const ndm_machine *machine, int64_t host, ndm_place_facts *facts)

@@ -18,10 +18,12 @@ void ndm_machine_close(ndm_machine *machine); /* NULL is fine */
 
 int64_t ndm_machine_cores(const ndm_machine *machine);
 
-/* Facts of a process on host `host`, bound to one core, or bound as the calling process is. What
- * the binding leaves open, the OS may change, and so it stays NDM_PLACE_UNKNOWN. */
-void ndm_machine_facts_of_core(const ndm_machine *machine, int64_t host, int64_t core,
-                               ndm_place_facts *facts);
+/* Facts of a process on host `host` that is bound to cores first..first+n-1, or as the calling
+ * process is. What the binding leaves open, the OS may change, and so it stays NDM_PLACE_UNKNOWN.
+ */
+NDM_MUST_USE ndm_status ndm_machine_facts_of_cores(const ndm_machine *machine, int64_t host,
+                                                   int64_t first, int64_t n,
+                                                   ndm_place_facts *facts);
 void ndm_machine_facts_of_self(const ndm_machine *machine, int64_t host, ndm_place_facts *facts);
 
 /* One line: "1 package, 1 NUMA node, 1 L3 (48 MiB), 2 cores, 2 PUs, 24 GiB". Returns text. */

@@ -60,19 +60,14 @@ static void narrow(ndm_place_facts *facts, const ndm_place_facts *other)
         facts->id[l] = NDM_PLACE_UNKNOWN;
 }
 
+/* By place; what is in no one place comes last, and equals stay in order. */
 static int compare_units(const void *a, const void *b)
 {
     const unit *x = a, *y = b;
     for (int l = 0; l < NDM_PLACE_LEVELS; l++)
         if (x->facts.id[l] != y->facts.id[l])
-            return x->facts.id[l] < y->facts.id[l] ? -1 : 1;
+            return (uint64_t)x->facts.id[l] < (uint64_t)y->facts.id[l] ? -1 : 1;
     return x->first < y->first ? -1 : x->first > y->first;
-}
-
-static int compare_first(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
 }
 
 /* Picks all whole groups of k free units that share `level`; level -1: of any. Units are sorted, so
@@ -125,7 +120,6 @@ static void pack_axis(packer *p, int64_t k)
     p->n_picked = 0;
     for (int level = NDM_PLACE_LEVELS - 1; level >= -1; level--)
         pick_groups(p, k, level);
-    qsort(p->picked, (size_t)(p->n / k), (size_t)k * sizeof *p->picked, compare_first);
     merge_groups(p, k);
 }
 

@@ -169,7 +169,7 @@ static void append_name(char *list, size_t bytes, size_t *used, const char *name
 
 ndm_status ndm_mesh_check(const ndm_mesh *mesh, const ndm_mesh_demands *demands)
 {
-    char first[384] = "", text[384], others[160] = "";
+    char first[384] = "", text[384] = "", others[160] = "";
     size_t used = 0;
     int broken = 0;
     for (int i = 0; i < ndm_mesh_rule_count(); i++) {

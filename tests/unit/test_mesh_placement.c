@@ -33,7 +33,7 @@ static int64_t fill_hosts(const char *synthetic, int64_t hosts, ndm_place_facts 
     int64_t cores = ndm_machine_cores(machine), n = 0;
     for (int64_t h = 0; h < hosts; h++)
         for (int64_t c = 0; c < cores; c++)
-            ndm_machine_facts_of_core(machine, h, c, &facts[n++]);
+            assert_int_equal(ndm_machine_facts_of_cores(machine, h, c, 1, &facts[n++]), NDM_OK);
     ndm_machine_close(machine);
     return n;
 }
@@ -155,6 +155,9 @@ static void uneven_hosts_cut_as_few_tp_groups_as_possible(void **state)
     for (int64_t r = 0; r < 8; r++)
         facts[r] = (ndm_place_facts){{host[r], 0, 0, 0, 0, -1}};
     ndm_mesh *mesh = place(config_of(1, -1, 1, 2), 8, facts);
+    static const int64_t expected[] = {0, 1, 3, 4, 5, 6, 2, 7};
+    for (int64_t p = 0; p < 8; p++)
+        assert_int_equal(ndm_mesh_rank_at(mesh, p), expected[p]);
     ndm_place_span span = ndm_placement_span(mesh, facts, NDM_AXIS_TP);
     assert_int_equal(span.groups, 4);
     assert_int_equal(span.inside[NDM_PLACE_L3], 3);
@@ -164,6 +167,21 @@ static void uneven_hosts_cut_as_few_tp_groups_as_possible(void **state)
                         "4 groups of 2: 3 inside one l3 cache, 1 across hosts");
     assert_string_equal(ndm_placement_describe(mesh, facts, NDM_AXES_ALL, text, sizeof text),
                         "1 group of 8: 1 across hosts");
+    ndm_mesh_destroy(mesh);
+}
+
+/* A pair that had to span hosts belongs to neither: cp joins the two whole pairs of host 0, though
+ * the odd rank of host 0, in the first cache, sorts before both. */
+static void what_spans_hosts_is_at_home_in_none(void **state)
+{
+    (void)state;
+    static const int64_t host[] = {0, 0, 0, 0, 0, 1, 1, 1}, cache[] = {0, 1, 1, 2, 2, 0, 0, 0};
+    ndm_place_facts facts[8];
+    for (int64_t r = 0; r < 8; r++)
+        facts[r] = (ndm_place_facts){{host[r], 0, 0, 0, cache[r], -1}};
+    ndm_mesh *mesh = place(config_of(1, 2, 2, 2), 8, facts);
+    assert_int_equal(groups_within(mesh, facts, NDM_AXIS_CP | NDM_AXIS_TP, NDM_PLACE_HOST), 1);
+    assert_int_equal(groups_within(mesh, facts, NDM_AXIS_TP, NDM_PLACE_L3), 3);
     ndm_mesh_destroy(mesh);
 }
 
@@ -221,7 +239,7 @@ static void synthetic_cores_have_their_places(void **state)
     ndm_place_facts facts;
     assert_int_equal(ndm_machine_open("pack:2 l3:2 core:4 pu:2", &machine), NDM_OK);
     assert_int_equal(ndm_machine_cores(machine), 16);
-    ndm_machine_facts_of_core(machine, 5, 13, &facts);
+    assert_int_equal(ndm_machine_facts_of_cores(machine, 5, 13, 1, &facts), NDM_OK);
     assert_int_equal(facts.id[NDM_PLACE_HOST], 5);
     assert_int_equal(facts.id[NDM_PLACE_ISLAND], NDM_PLACE_NONE);
     assert_int_equal(facts.id[NDM_PLACE_PACKAGE], 1);
@@ -231,6 +249,28 @@ static void synthetic_cores_have_their_places(void **state)
     ndm_machine_summary(machine, text, sizeof text);
     assert_non_null(strstr(text, "2 packages"));
     assert_non_null(strstr(text, "16 cores, 32 hardware threads"));
+    ndm_machine_close(machine);
+}
+
+/* Two packages of two NUMA nodes of four cores: what a range of cores spans is unknown below what
+ * holds it. */
+static void a_binding_over_several_places_leaves_them_open(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t first, n, package, numa;
+    } cases[] = {{0, 4, 0, 0}, {12, 2, 1, 3}, {8, 8, 1, -1}, {2, 4, 0, -1}, {4, 8, -1, -1}};
+    ndm_machine *machine = NULL;
+    assert_int_equal(ndm_machine_open("pack:2 numa:2 core:4 pu:1", &machine), NDM_OK);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        ndm_place_facts f;
+        assert_int_equal(ndm_machine_facts_of_cores(machine, 1, cases[i].first, cases[i].n, &f),
+                         NDM_OK);
+        assert_int_equal(f.id[NDM_PLACE_HOST], 1);
+        assert_int_equal(f.id[NDM_PLACE_PACKAGE], cases[i].package);
+        assert_int_equal(f.id[NDM_PLACE_NUMA], cases[i].numa);
+        assert_int_equal(f.id[NDM_PLACE_CORE], NDM_PLACE_UNKNOWN);
+    }
     ndm_machine_close(machine);
 }
 
@@ -276,10 +316,12 @@ int main(void)
         cmocka_unit_test(an_even_machine_in_order_keeps_its_order),
         cmocka_unit_test(cyclic_ranks_are_gathered_by_host),
         cmocka_unit_test(uneven_hosts_cut_as_few_tp_groups_as_possible),
+        cmocka_unit_test(what_spans_hosts_is_at_home_in_none),
         cmocka_unit_test(random_hosts_hold_as_many_whole_groups_as_fit),
         cmocka_unit_test(a_forced_order_wins),
         cmocka_unit_test(below_an_unknown_level_nothing_is_known),
         cmocka_unit_test(synthetic_cores_have_their_places),
+        cmocka_unit_test(a_binding_over_several_places_leaves_them_open),
         cmocka_unit_test(this_machine_can_be_read),
         cmocka_unit_test(missing_levels_are_not_named),
         cmocka_unit_test(nonsense_is_no_machine),
