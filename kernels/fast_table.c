@@ -15,8 +15,8 @@ const ndm_kernel_table NDM_FAST_TABLE = {
     .probe = probe,
     .body =
         {
-            [NDM_OP_gemm] = (void (*)(void))NDM_FAST(gemm),
-            [NDM_OP_attention] = (void (*)(void))NDM_FAST(attention),
-            [NDM_OP_attention_backward] = (void (*)(void))NDM_FAST(attention_backward),
+#define FAST_BODY(name, doc) [NDM_OP_##name] = (void (*)(void))NDM_FAST(name),
+            NDM_KERNEL_LIST(FAST_BODY)
+#undef FAST_BODY
         },
 };

@@ -79,6 +79,8 @@ ndm_status ndm_gemm_run(const ndm_gemm_args *a, const ndm_gemm_cut *cut, ndm_gem
 
     if (a->m == 0 || a->n == 0)
         return NDM_OK;
+    if (a->a_dtype != NDM_F32 || a->c_dtype != NDM_F32)
+        return ndm_kernels_call_ref(NDM_OP_gemm, a); /* activations are fp32 in the cpu world */
     if (g.rows * g.columns == 1)
         return piece(a);
 #pragma omp parallel num_threads(g.rows *g.columns)

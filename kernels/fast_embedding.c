@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Embedding: rows over threads forward; backward each thread owns columns and goes through the rows
+ * in order. */
+#include "kernels/fast.h"
+#include "kernels/simd.h"
+
+static void gather_row(const ndm_embedding_args *a, int64_t i)
+{
+    int64_t row = a->ids[i] - a->first;
+    bool here = row >= 0 && row < a->rows;
+    float *out = a->out + i * a->width;
+
+    SIMD_FOR(j, lanes, a->width)
+    {
+        vf value = vf_zero();
+        if (here)
+            value = vf_set(a->scale) * vf_load_as(a->table, a->dtype, row * a->width + j, lanes);
+        if (a->position_table)
+            value += vf_load_as(a->position_table, a->dtype, a->positions[i] * a->width + j, lanes);
+        vf_store_n(out + j, value, lanes);
+    }
+}
+
+ndm_status NDM_FAST(embedding)(const void *args)
+{
+    const ndm_embedding_args *a = args;
+    int threads = ndm_fast_threads(a->n * a->width / 4);
+
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
+    for (int64_t i = 0; i < a->n; i++)
+        gather_row(a, i);
+    return NDM_OK;
+}
+
+static void add_row(float *to, const float *from, float scale, int64_t width)
+{
+    SIMD_FOR(j, lanes, width)
+    vf_store_n(to + j, vf_fma(vf_set(scale), vf_load_n(from + j, lanes), vf_load_n(to + j, lanes)),
+               lanes);
+}
+
+static void scatter_columns(const ndm_embedding_backward_args *a, int64_t first, int64_t end)
+{
+    for (int64_t i = 0; i < a->n; i++) {
+        const float *gradient = a->dout + i * a->width + first;
+        int64_t row = a->ids[i] - a->first;
+        if (row >= 0 && row < a->rows)
+            add_row(a->dtable + row * a->width + first, gradient, a->scale, end - first);
+        if (a->dposition_table && a->positions[i] >= 0 && a->positions[i] < a->position_rows)
+            add_row(a->dposition_table + a->positions[i] * a->width + first, gradient, 1.0f,
+                    end - first);
+    }
+}
+
+ndm_status NDM_FAST(embedding_backward)(const void *args)
+{
+    enum { COLUMN_UNIT = 16 }; /* a cache line */
+    const ndm_embedding_backward_args *a = args;
+    int threads = ndm_fast_threads(a->n * a->width / 4);
+
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
+    for (int part = 0; part < threads; part++) {
+        int64_t first, end;
+        ndm_fast_part(a->width, COLUMN_UNIT, part, threads, &first, &end);
+        if (first < end)
+            scatter_columns(a, first, end);
+    }
+    return NDM_OK;
+}
