@@ -8,8 +8,13 @@ static const ndm_option options[] = {
     {.name = "markdown",
      .type = NDM_OPTION_BOOL,
      .initial = "false",
+     .group = "output",
      .help = "print the table of options as markdown"},
-    {.name = "man", .type = NDM_OPTION_BOOL, .initial = "false", .help = "print a man page (roff)"},
+    {.name = "man",
+     .type = NDM_OPTION_BOOL,
+     .initial = "false",
+     .group = "output",
+     .help = "print a man page (roff)"},
 };
 
 static const ndm_option_table table = {
