@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
 #include "core/text.h"
@@ -78,11 +79,39 @@ ndm_status ndm_cli_options(const ndm_option_table *table, int argc, const char *
     return status;
 }
 
+int ndm_cli_launcher_rank(void)
+{
+    static const char *const names[] = {"PMI_RANK", "PMIX_RANK"};
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (getenv(names[i]) != NULL)
+            return atoi(getenv(names[i]));
+    return -1;
+}
+
+/* The launcher ends all ranks when one has failed. So a rank gives those before it the time to speak
+ * first: one message, by the lowest rank that has something to say. */
+static void let_lower_ranks_speak(void)
+{
+    enum { FIRST_MS = 250, EACH_MS = 50, MOST = 16 };
+    int rank = ndm_cli_launcher_rank();
+
+    if (rank > 0)
+        usleep(1000 * (FIRST_MS + EACH_MS * (unsigned)(rank < MOST ? rank : MOST)));
+}
+
 int ndm_cli_report(ndm_status status)
 {
-    if (status != NDM_OK)
-        fprintf(stderr, "ndmesh: error: %s\n", ndm_error_message());
-    return ndm_status_exit_code(status);
+    int code = ndm_status_exit_code(status);
+
+    if (status == NDM_OK)
+        return code;
+    let_lower_ranks_speak();
+    fprintf(stderr, "ndmesh: error: %s\n", ndm_error_message());
+    if (ndm_cli_launcher_rank() < 0)
+        return code;
+    fflush(NULL);
+    _exit(code); /* without MPI_Finalize, which would wait for the others */
 }
 
 void ndm_cli_usage(FILE *out)

@@ -149,8 +149,12 @@ ndm_status ndm_host_submit(ndm_stream *stream, ndm_task *task)
     s->tail = task;
     s->submitted++;
     host_device(stream->device)->queued++;
-    NDM_TRY(ndm_host_progress(stream->device, NULL));
-    return stream->kind == NDM_STREAM_COMPUTE ? ndm_host_stream_synchronize(stream) : NDM_OK;
+    if (stream->kind != NDM_STREAM_COMPUTE)
+        return ndm_host_progress(stream->device, NULL);
+    int64_t begin = ndm_clock_ns();
+    ndm_status status = ndm_host_stream_synchronize(stream);
+    stream->waited_ns += ndm_clock_ns() - begin;
+    return status;
 }
 
 /* What the head of a queue waits for, for the message of a deadline. */

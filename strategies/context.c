@@ -118,6 +118,9 @@ static ndm_status copy_order(ndm_context *c, const ndm_parallelism_config *p)
 
     if (!p->order)
         return NDM_OK;
+    if (p->n_order && p->n_order != ndm_world_size(c->world))
+        NDM_FAIL(NDM_ERR_CONFIG, "mesh: an order of %lld ranks for a world of %lld",
+                 (long long)p->n_order, (long long)ndm_world_size(c->world));
     c->order = malloc(bytes);
     if (!c->order)
         NDM_FAIL(NDM_ERR_MEMORY, "no memory for an order of %lld ranks",
@@ -238,4 +241,20 @@ void ndm_context_micro_batch(ndm_context *context, int64_t index, int64_t count)
 {
     context->micro_batch = index;
     context->micro_batches = count;
+}
+
+ndm_status ndm_context_sum(ndm_context *context, double *value)
+{
+    int64_t n = ndm_context_size(context);
+    double *all = calloc((size_t)n, sizeof *all), sum = 0.0;
+
+    if (!all)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory to sum over %lld ranks", (long long)n);
+    ndm_status status = ndm_world_exchange(context->world, value, (int64_t)sizeof *value, all);
+    for (int64_t i = 0; i < n; i++)
+        sum += all[i];
+    free(all);
+    if (status == NDM_OK)
+        *value = sum;
+    return status;
 }

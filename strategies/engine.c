@@ -52,6 +52,12 @@ ndm_status ndm_engine_linear_out(ndm_context *context, ndm_direction direction, 
     return NDM_OK;
 }
 
+ndm_status ndm_engine_loss_stats(ndm_context *context, float *stats, float *all, int64_t rows)
+{
+    WALK(context, loss_stats, context, stats, all, rows, context->compute);
+    return NDM_OK;
+}
+
 /* Attention of a whole sequence: one kernel. */
 static ndm_status attention_whole(ndm_context *context, ndm_direction direction,
                                   const ndm_attention_call *call)

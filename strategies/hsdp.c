@@ -27,9 +27,6 @@ static ndm_status reduce_grads(ndm_context *context, ndm_unit *unit, ndm_stream 
                                     stream); /* the replicas meet once a step */
 }
 
-void ndm_fsdp_describe(const ndm_context *context, const ndm_describe_args *args,
-                       ndm_traffic_fn emit, void *user);
-
 static void describe(const ndm_context *context, const ndm_describe_args *args, ndm_traffic_fn emit,
                      void *user)
 {

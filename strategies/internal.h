@@ -17,21 +17,21 @@ enum { NDM_STRATEGIES_MAX = 32, NDM_UNIT_ALIGN = 64 };
 
 /* A buffer that is given back while kernels may still read it: `last_use` orders the next user
  * behind them. */
-typedef struct ndm_buffer {
+typedef struct ndm_pool_buffer {
     void *memory;
     int64_t bytes;
     ndm_memory_kind kind;
     ndm_event *last_use;
     bool taken;
-    struct ndm_buffer *next;
-} ndm_buffer;
+    struct ndm_pool_buffer *next;
+} ndm_pool_buffer;
 
 /* Takes a free buffer of exactly these bytes and kind, or makes one; `stream` waits for its last
  * use. */
 NDM_MUST_USE ndm_status ndm_pool_take(ndm_context *context, int64_t bytes, ndm_memory_kind kind,
-                                      ndm_stream *stream, ndm_buffer **buffer);
+                                      ndm_stream *stream, ndm_pool_buffer **buffer);
 /* Gives it back; its next user waits for what is on `stream` now. */
-NDM_MUST_USE ndm_status ndm_pool_give(ndm_buffer *buffer, ndm_stream *stream);
+NDM_MUST_USE ndm_status ndm_pool_give(ndm_pool_buffer *buffer, ndm_stream *stream);
 void ndm_pool_finish(ndm_context *context);
 
 /* ---- the context ------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ struct ndm_context {
     ndm_stream *compute, *gather, *reduce;
     const ndm_strategy *strategies[NDM_STRATEGIES_MAX]; /* those that apply to the mesh, in order */
     int64_t n_strategies;
-    ndm_buffer *pool;
+    ndm_pool_buffer *pool;
     struct ndm_unit *live; /* gathered units that can be resharded, oldest first */
     int64_t n_live;
     int64_t micro_batch, micro_batches;
@@ -62,6 +62,8 @@ static inline bool ndm_context_last_micro_batch(const ndm_context *context)
 /* Coordinate of this rank along an axis, and the size of an axis set. */
 int64_t ndm_context_coord(const ndm_context *context, ndm_axis axis);
 int64_t ndm_context_axes_size(const ndm_context *context, ndm_axis_set axes);
+/* Sum of one double over the world, on all ranks. */
+NDM_MUST_USE ndm_status ndm_context_sum(ndm_context *context, double *value);
 /* Whether activations between tp regions are split by token. */
 bool ndm_context_sequence_parallel(const ndm_context *context);
 
@@ -117,11 +119,11 @@ struct ndm_unit {
 
     float *master;     /* [slice] */
     float *grad_slice; /* [slice] */
-    ndm_buffer
+    ndm_pool_buffer
         *part;  /* [slice] a micro-batch's share, until it is added to grad_slice; NULL otherwise */
     void *kept; /* [numel / k] of param_dtype, with block */
-    ndm_buffer *gathered; /* [numel] of param_dtype; NULL while sharded */
-    ndm_buffer
+    ndm_pool_buffer *gathered; /* [numel] of param_dtype; NULL while sharded */
+    ndm_pool_buffer
         *grads; /* [numel] fp32; NULL while there are none, or where grad_slice is the whole */
 
     bool stale;         /* the gathered array is older than the master */
@@ -193,6 +195,9 @@ NDM_MUST_USE ndm_status ndm_engine_linear_in(ndm_context *context, ndm_direction
                                              float *x, float *full, int64_t rows, int64_t width);
 NDM_MUST_USE ndm_status ndm_engine_linear_out(ndm_context *context, ndm_direction direction,
                                               float *x, float *full, int64_t rows, int64_t width);
+/* Merges the softmax statistics of vocabulary slices, in place; all: room for every slice's. */
+NDM_MUST_USE ndm_status ndm_engine_loss_stats(ndm_context *context, float *stats, float *all,
+                                              int64_t rows);
 NDM_MUST_USE ndm_status ndm_engine_attention(ndm_context *context, ndm_direction direction,
                                              const ndm_attention_call *call);
 NDM_MUST_USE ndm_status ndm_engine_step_end(ndm_context *context, ndm_unit *const *units,
@@ -203,5 +208,7 @@ void ndm_engine_describe(const ndm_context *context, const ndm_describe_args *ar
 /* Sharding hooks that local, ddp, fsdp and hsdp share (strategies/fsdp.c). */
 ndm_status ndm_fsdp_unit_enter(ndm_context *context, ndm_unit *unit, ndm_stream *stream);
 ndm_status ndm_fsdp_unit_leave(ndm_context *context, ndm_unit *unit, ndm_stream *stream);
+void ndm_fsdp_describe(const ndm_context *context, const ndm_describe_args *args,
+                       ndm_traffic_fn emit, void *user);
 
 #endif

@@ -7,9 +7,9 @@
 #include "strategies/internal.h"
 
 static ndm_status buffer_create(ndm_context *context, int64_t bytes, ndm_memory_kind kind,
-                                ndm_buffer **buffer)
+                                ndm_pool_buffer **buffer)
 {
-    ndm_buffer *b = calloc(1, sizeof *b);
+    ndm_pool_buffer *b = calloc(1, sizeof *b);
     ndm_status status = NDM_OK;
 
     if (!b)
@@ -31,9 +31,9 @@ free_buffer:
 }
 
 ndm_status ndm_pool_take(ndm_context *context, int64_t bytes, ndm_memory_kind kind,
-                         ndm_stream *stream, ndm_buffer **buffer)
+                         ndm_stream *stream, ndm_pool_buffer **buffer)
 {
-    ndm_buffer *b = context->pool;
+    ndm_pool_buffer *b = context->pool;
 
     while (b && (b->taken || b->bytes != bytes || b->kind != kind))
         b = b->next;
@@ -46,7 +46,7 @@ ndm_status ndm_pool_take(ndm_context *context, int64_t bytes, ndm_memory_kind ki
     return NDM_OK;
 }
 
-ndm_status ndm_pool_give(ndm_buffer *buffer, ndm_stream *stream)
+ndm_status ndm_pool_give(ndm_pool_buffer *buffer, ndm_stream *stream)
 {
     NDM_TRY(ndm_event_record(buffer->last_use, stream));
     buffer->taken = false;
@@ -56,7 +56,7 @@ ndm_status ndm_pool_give(ndm_buffer *buffer, ndm_stream *stream)
 void ndm_pool_finish(ndm_context *context)
 {
     while (context->pool) {
-        ndm_buffer *b = context->pool;
+        ndm_pool_buffer *b = context->pool;
         context->pool = b->next;
         ndm_device_free(context->device, b->memory);
         ndm_event_destroy(b->last_use);

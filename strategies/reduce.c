@@ -62,7 +62,7 @@ ndm_status ndm_unit_reduce_scatter(ndm_unit *unit, float *target, ndm_stream *st
 {
     ndm_context *c = unit->context;
     ndm_dtype wire = unit->fsdp.reduce_dtype;
-    ndm_buffer *staging;
+    ndm_pool_buffer *staging;
 
     if (wire == NDM_F32)
         return ndm_reduce_scatter(unit->shard, unit->grads->memory, target, unit->slice, NDM_F32,
@@ -80,7 +80,7 @@ ndm_status ndm_unit_reduce_scatter(ndm_unit *unit, float *target, ndm_stream *st
 ndm_status ndm_unit_reduce_replicas(ndm_unit *unit, float *target, ndm_stream *stream)
 {
     ndm_dtype wire = unit->fsdp.reduce_dtype;
-    ndm_buffer *staging;
+    ndm_pool_buffer *staging;
 
     if (wire == NDM_F32)
         return ndm_all_reduce(unit->replicas, target, unit->slice, NDM_F32, NDM_SUM, stream);

@@ -38,13 +38,14 @@ typedef struct ndm_parallelism_config {
     ndm_cp_method cp_method;   /**< default NDM_CP_METHOD_AUTO */
     bool no_sequence_parallel; /**< replicate the activations between tp regions; default false:
                                   they are split by token */
-    const int64_t *order; /**< NULL, or [world]: order[p] = world rank that takes mesh position p;
-                             forces the placement */
+    const int64_t
+        *order;      /**< NULL, or [n_order]: order[p] = world rank that takes mesh position p */
+    int64_t n_order; /**< entries of order, checked against the world; 0 = as many as ranks */
 } ndm_parallelism_config;
 
-#define NDM_PARALLELISM_CONFIG_INIT                                                        \
-    {                                                                                      \
-        sizeof(ndm_parallelism_config), 1, NDM_AUTO, 1, 1, NDM_CP_METHOD_AUTO, false, NULL \
+#define NDM_PARALLELISM_CONFIG_INIT                                                           \
+    {                                                                                         \
+        sizeof(ndm_parallelism_config), 1, NDM_AUTO, 1, 1, NDM_CP_METHOD_AUTO, false, NULL, 0 \
     }
 
 /** How parameters are grouped into units that are gathered together. */

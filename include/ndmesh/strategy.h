@@ -88,6 +88,10 @@ typedef struct ndm_strategy {
      */
     ndm_status (*linear_out)(ndm_context *context, ndm_direction direction, float *x, float *full,
                              int64_t rows, int64_t width, ndm_stream *stream);
+    /** Merges softmax statistics of vocabulary slices: stats, [rows, 4], in place; all, [slices,
+     * rows, 4], is scratch. */
+    ndm_status (*loss_stats)(ndm_context *context, float *stats, float *all, int64_t rows,
+                             ndm_stream *stream);
     /** Attention over a split sequence; the first strategy that has it does it. */
     ndm_status (*attention)(ndm_context *context, ndm_direction direction,
                             const ndm_attention_call *call, ndm_stream *stream);

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A model on one rank: blocks of ops over slots of activations, weights in units.
+ *
+ * Letters: N rows = B*T/cp tokens of this rank, padded to a multiple of tp; L local rows = N, or
+ * N/tp under sequence parallel; C hidden width; H, K query and key-value heads of this rank; D head
+ * dim; F ffn width of this rank; V vocabulary rows here. */
+#ifndef NDM_MODEL_MODEL_H
+#define NDM_MODEL_MODEL_H
+
+#include "kernels/kernels.h"
+#include "model/config.h"
+#include "strategies/internal.h"
+#include <ndmesh/model.h>
+
+/* Every weight a decoder may have; a family says which exist, under what names (model/weights.c).
+ */
+typedef enum ndm_weight {
+    W_NONE = 0,
+    W_Q,
+    W_K,
+    W_V,
+    W_QKV,
+    B_Q,
+    B_K,
+    B_V,
+    B_QKV,
+    W_O,
+    B_O,
+    W_GATE,
+    W_UP,
+    B_GATE,
+    B_UP,
+    W_DOWN,
+    B_DOWN,
+    W_NORM1,
+    B_NORM1,
+    W_NORM2,
+    B_NORM2,
+    W_QNORM,
+    W_KNORM,
+    W_EMBED,
+    W_POSITION,
+    W_NORM_F,
+    B_NORM_F,
+    W_HEAD,
+    NDM_WEIGHT_COUNT
+} ndm_weight;
+
+typedef enum ndm_block_kind { NDM_BLOCK_EMBED, NDM_BLOCK_LAYER, NDM_BLOCK_HEAD } ndm_block_kind;
+
+typedef struct ndm_block {
+    ndm_block_kind kind;
+    int64_t layer; /* of NDM_BLOCK_LAYER */
+    ndm_unit *unit;
+    int param[NDM_WEIGHT_COUNT]; /* index in the unit, -1 = the family has none */
+} ndm_block;
+
+/* Activations of a layer. Each is kept per layer, or shared by all layers and made again in the
+ * backward. */
+typedef enum ndm_slot {
+    S_X0, /* [L, C] residual stream into the attention branch */
+    S_MEAN1,
+    S_RSTD1,   /* [L] */
+    S_H1,      /* [N, C] normed, gathered over tp */
+    S_QKV,     /* [N, (H+2K)D] q | k | v, rotated in place unless the family norms q and k */
+    S_QK_RSTD, /* [N, H+K] of the norms over heads */
+    S_QKV2,    /* [N, (H+2K)D] normed and rotated, where q and k are normed */
+    S_ATT,
+    S_LSE, /* [N, HD], [B, H, T] */
+    S_X1,  /* [L, C] residual stream into the mlp branch */
+    S_MEAN2,
+    S_RSTD2,
+    S_H2,  /* [N, C] */
+    S_GU,  /* [N, 2F] gate | up, or [N, F] */
+    S_ACT, /* [N, F] */
+    NDM_SLOT_COUNT
+} ndm_slot;
+
+typedef struct ndm_sizes {
+    int64_t batch, tokens;       /* B, and T/cp of this rank */
+    int64_t rows, padded, local; /* B*T/cp; N; L */
+    int64_t row0;                /* first of the L rows among N */
+    int64_t hidden, heads, kv_heads, head_dim, q_width, kv_width, qkv_width, ffn, gu_width;
+    int64_t vocab_rows, vocab_first,
+        vocab_valid; /* V of this rank, its first id, how many are real */
+    int64_t chunk;   /* rows of logits at a time */
+} ndm_sizes;
+
+struct ndm_model {
+    ndm_context *context;
+    ndm_model_config config;
+    ndm_model_options options;
+    ndm_sizes size;
+    ndm_block *blocks; /* [n_blocks]: embed, layers, head */
+    int64_t n_blocks;
+    ndm_unit **units; /* [n_units] */
+    int64_t n_units;
+    int64_t *visits; /* [n_units] blocks whose gradients a unit still waits for in this backward */
+
+    /* data of a micro-batch, device, [N] each */
+    int32_t *ids, *grad_ids, *targets, *positions, *index, *first, *window_first;
+    int32_t *host;  /* staging, [7 * N] */
+    int32_t *picks; /* host, [seq_len]: this rank's tokens of a sequence */
+    bool use_index; /* the sequence is cut: tokens carry their places */
+    bool use_first; /* documents: some tokens do not see from 0 */
+
+    float *rope_cos, *rope_sin;     /* [positions, D/2] */
+    float *slots[NDM_SLOT_COUNT];   /* base of each slot; layer i at + i * stride */
+    int64_t stride[NDM_SLOT_COUNT]; /* elements from layer to layer, 0 = shared */
+    bool saved[NDM_SLOT_COUNT]; /* kept per layer; else shared, and made again in the backward */
+    float *x_final, *mean_final, *rstd_final, *h_final; /* [L, C], [L], [L], [N, C] */
+    float *logits;                                      /* [chunk, V] */
+    float *stats, *stats_all;                           /* [chunk, 4], [tp, chunk, 4] */
+    float *branch; /* [N, C] output of a branch, before it joins the stream */
+    float *grad;   /* [L, C] gradient of the stream */
+    float *d_full,
+        *d_out; /* [N, C] gradient of a gathered input; of a branch's output over all rows */
+    float *d_att, *d_qkv, *d_act; /* [N, HD], [N, (H+2K)D], [N, F] */
+    float *delta;                 /* [B, H, T] */
+    float *workspace;             /* of norm_backward */
+    double *loss;                 /* [1] */
+
+    const float *stream; /* the residual stream so far, and whether `branch` must be added to it */
+    bool pending;
+    double grad_scale;
+};
+
+/* What an op needs to know while it runs. */
+typedef struct ndm_run {
+    ndm_model *model;
+    const ndm_block *block;
+    bool again; /* making activations again in the backward */
+} ndm_run;
+
+enum { NDM_LINEAR_MAX = 4 };
+
+typedef struct ndm_model_op ndm_model_op;
+typedef ndm_status (*ndm_op_fn)(const ndm_run *run, const ndm_model_op *op);
+
+/* One op of a layer: what it reads and writes, and how to go both ways. */
+struct ndm_model_op {
+    const char *name;
+    ndm_op_fn forward, backward;
+    ndm_slot in,
+        out; /* out: the slot it makes; S_X1 for a branch's last op, which feeds the stream */
+    ndm_slot stream, mean, rstd; /* norm: where the stream is kept, and the statistics */
+    ndm_weight w[NDM_LINEAR_MAX],
+        b[NDM_LINEAR_MAX]; /* matrices side by side, their biases; W_NONE or absent = none */
+    bool last;             /* nothing in the backward reads what it makes */
+};
+
+extern const ndm_model_op ndm_decoder_ops[];
+extern const int ndm_decoder_op_count;
+
+/* ---- pieces ------------------------------------------------------------------------------------
+ */
+
+/* Slot of the run's layer. */
+static inline float *ndm_run_slot(const ndm_run *run, ndm_slot slot)
+{
+    return run->model->slots[slot] + run->block->layer * run->model->stride[slot];
+}
+
+static inline bool ndm_block_has(const ndm_block *block, ndm_weight w)
+{
+    return block->param[w] >= 0;
+}
+
+static inline const void *ndm_block_weight(const ndm_block *block, ndm_weight w)
+{
+    return block->param[w] < 0 ? NULL : ndm_unit_weight(block->unit, block->param[w]);
+}
+
+static inline float *ndm_block_grad(const ndm_block *block, ndm_weight w)
+{
+    return block->param[w] < 0 ? NULL : ndm_unit_grad(block->unit, block->param[w]);
+}
+
+/* weights.c: the specs of one block; sets block->param relative to `base`. Names are malloc'ed into
+ * specs. */
+NDM_MUST_USE ndm_status ndm_block_specs(const ndm_model_config *config, ndm_block *block, int base,
+                                        ndm_param_spec *specs, int *n);
+enum { NDM_BLOCK_SPECS_MAX = 20 };
+
+/* wrap.c: unit of each block, [n_blocks] numbers from 0, ascending by first use. */
+NDM_MUST_USE ndm_status ndm_wrap_plan(const ndm_model_config *config, const ndm_fsdp_config *fsdp,
+                                      int64_t n_blocks, int64_t *unit_of, int64_t *n_units);
+
+/* plan.c: sizes, slots and buffers. */
+NDM_MUST_USE ndm_status ndm_model_plan(ndm_model *model);
+void ndm_model_unplan(ndm_model *model);
+
+/* batch.c: this rank's tokens of a micro-batch, to the device. */
+NDM_MUST_USE ndm_status ndm_model_feed(ndm_model *model, const ndm_batch *batch);
+
+/* rope.c: tables of the config's positions. */
+NDM_MUST_USE ndm_status ndm_rope_tables(ndm_model *model, int64_t positions);
+
+/* block ops */
+ndm_status ndm_embed_forward(const ndm_run *run);
+ndm_status ndm_embed_backward(const ndm_run *run);
+ndm_status
+ndm_head_forward(const ndm_run *run,
+                 bool grad); /* loss; with grad also its whole backward, into model->grad */
+ndm_status ndm_op_norm_forward(const ndm_run *run, const ndm_model_op *op);
+ndm_status ndm_op_norm_backward(const ndm_run *run, const ndm_model_op *op);
+ndm_status ndm_op_column_forward(const ndm_run *run, const ndm_model_op *op);
+ndm_status ndm_op_column_backward(const ndm_run *run, const ndm_model_op *op);
+ndm_status ndm_op_row_forward(const ndm_run *run, const ndm_model_op *op);
+ndm_status ndm_op_row_backward(const ndm_run *run, const ndm_model_op *op);
+ndm_status ndm_op_qk_forward(const ndm_run *run, const ndm_model_op *op);
+ndm_status ndm_op_qk_backward(const ndm_run *run, const ndm_model_op *op);
+ndm_status ndm_op_attention_forward(const ndm_run *run, const ndm_model_op *op);
+ndm_status ndm_op_attention_backward(const ndm_run *run, const ndm_model_op *op);
+ndm_status ndm_op_act_forward(const ndm_run *run, const ndm_model_op *op);
+ndm_status ndm_op_act_backward(const ndm_run *run, const ndm_model_op *op);
+
+/* One split matrix product: y = x W (+ bias), and its two gradients. Matrices that lie side by side
+ * in the unit are one GEMM. */
+typedef struct ndm_linear_call {
+    const ndm_block *block;
+    const ndm_weight *w, *b; /* [NDM_LINEAR_MAX] */
+    int64_t rows, in;        /* x: [rows, in] */
+    bool add_bias;           /* a row-parallel bias is added by one tp rank */
+} ndm_linear_call;
+NDM_MUST_USE ndm_status ndm_linear_apply(const ndm_run *run, const ndm_linear_call *call,
+                                         const float *x, float *y);
+NDM_MUST_USE ndm_status ndm_linear_grad_input(const ndm_run *run, const ndm_linear_call *call,
+                                              const float *dy, float *dx);
+NDM_MUST_USE ndm_status ndm_linear_grad_weight(const ndm_run *run, const ndm_linear_call *call,
+                                               const float *x, const float *dy);
+int64_t ndm_linear_out(const ndm_linear_call *call); /* width of y */
+
+#endif

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The embedding: rows of a table that tp cuts by vocabulary. A rank makes zeros for ids that others
+ * hold; the sum over tp is the whole. Learned positions are added by the first tp rank alone. */
+#include "model/model.h"
+
+static bool first_tp_rank(const ndm_model *m)
+{
+    return ndm_context_coord(m->context, NDM_TP) == 0;
+}
+
+ndm_status ndm_embed_forward(const ndm_run *run)
+{
+    ndm_model *m = run->model;
+    const ndm_sizes *s = &m->size;
+    float *x0 = m->slots[S_X0]; /* the stream of layer 0 */
+    bool split = s->local != s->padded;
+    ndm_embedding_args args = {
+        .ids = m->ids,
+        .table = ndm_block_weight(run->block, W_EMBED),
+        .dtype = run->block->unit->fsdp.param_dtype,
+        .position_table = first_tp_rank(m) ? ndm_block_weight(run->block, W_POSITION) : NULL,
+        .positions = m->positions,
+        .scale = m->config.embedding_scale,
+        .n = s->padded,
+        .width = s->hidden,
+        .first = s->vocab_first,
+        .rows = s->vocab_rows,
+        .out = split ? m->branch : x0,
+    };
+
+    NDM_TRY(ndm_embedding(m->context->compute, &args));
+    m->stream = x0;
+    m->pending = false;
+    float *mine = args.out + s->row0 * s->hidden;
+    NDM_TRY(ndm_engine_linear_out(m->context, NDM_FORWARD, mine, args.out, s->padded, s->hidden));
+    if (!split)
+        return NDM_OK;
+    return ndm_copy(m->context->compute, x0, mine, s->local * s->hidden * (int64_t)sizeof(float),
+                    NDM_DEVICE_TO_DEVICE);
+}
+
+ndm_status ndm_embed_backward(const ndm_run *run)
+{
+    ndm_model *m = run->model;
+    const ndm_sizes *s = &m->size;
+    float *full = m->d_out ? m->d_out : m->grad;
+    ndm_embedding_backward_args args = {
+        .ids = m->grad_ids,
+        .positions = m->positions,
+        .dout = full,
+        .scale = m->config.embedding_scale,
+        .n = s->padded,
+        .width = s->hidden,
+        .first = s->vocab_first,
+        .rows = s->vocab_rows,
+        .dtable = ndm_block_grad(run->block, W_EMBED),
+        .dposition_table = first_tp_rank(m) ? ndm_block_grad(run->block, W_POSITION) : NULL,
+        .position_rows = m->config.max_positions,
+    };
+
+    NDM_TRY(ndm_engine_linear_out(m->context, NDM_BACKWARD, m->grad, full, s->padded, s->hidden));
+    return ndm_embedding_backward(m->context->compute, &args);
+}

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The activation plan: sizes of everything on this rank, which slots are kept, and all buffers
+ * before the first step. Nothing is allocated within a step. */
+#include <stdlib.h>
+
+#include "mesh/rules.h"
+#include "model/model.h"
+
+enum { CHUNK_FLOATS = 16 << 20 };
+
+static int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t round_up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+static ndm_status check_mesh(const ndm_model *m)
+{
+    const ndm_model_config *c = &m->config;
+    ndm_mesh_demands demands = {
+        .heads = c->heads,
+        .kv_heads = c->kv_heads,
+        .ffn = c->ffn,
+        .vocab = c->vocab,
+        .seq_len = m->options.seq_len,
+        .micro_batch = m->options.micro_batch,
+        .cp_method = m->context->parallelism.cp_method,
+        .sequence_parallel = ndm_context_sequence_parallel(m->context),
+        .padded = NDM_PAD_FFN | NDM_PAD_VOCAB | NDM_PAD_TOKENS | NDM_PAD_SEQ,
+    };
+    ndm_demands strategies = {
+        c->heads, c->kv_heads,      c->head_dim,        c->hidden,
+        c->ffn,   c->vocab,         m->options.seq_len, m->options.micro_batch,
+        true,     c->sliding_window};
+
+    NDM_TRY(ndm_mesh_check(m->context->mesh, &demands));
+    return ndm_engine_check(m->context, &strategies);
+}
+
+static ndm_status check_options(const ndm_model *m)
+{
+    const ndm_model_options *o = &m->options;
+
+    if (o->micro_batch < 1)
+        NDM_FAIL(NDM_ERR_CONFIG, "micro_batch=%lld; at least 1 is needed",
+                 (long long)o->micro_batch);
+    if (o->seq_len < 1)
+        NDM_FAIL(NDM_ERR_CONFIG, "seq_len=%lld; at least 1 is needed", (long long)o->seq_len);
+    if (m->config.learned_positions && o->seq_len > m->config.max_positions)
+        NDM_FAIL(NDM_ERR_CONFIG, "seq_len=%lld is longer than the model's %lld learned positions",
+                 (long long)o->seq_len, (long long)m->config.max_positions);
+    if (!(o->label_smoothing >= 0.0 && o->label_smoothing < 1.0))
+        NDM_FAIL(NDM_ERR_CONFIG, "label_smoothing=%g; 0 <= s < 1 is needed", o->label_smoothing);
+    return NDM_OK;
+}
+
+static ndm_status set_sizes(ndm_model *m)
+{
+    const ndm_model_config *c = &m->config;
+    ndm_sizes *s = &m->size;
+    int64_t tp = ndm_context_axes_size(m->context, NDM_AXIS_TP),
+            t = ndm_context_coord(m->context, NDM_TP);
+    bool split = ndm_context_sequence_parallel(m->context);
+
+    s->tokens = m->options.seq_len;
+    m->picks = malloc((size_t)(s->tokens * 2 + 4096) * sizeof *m->picks);
+    if (!m->picks)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for a sequence of %lld tokens", (long long)s->tokens);
+    NDM_TRY(ndm_engine_batch(m->context, m->picks, &s->tokens));
+    m->use_index = ndm_context_axes_size(m->context, NDM_AXIS_CP) > 1;
+    s->batch = m->options.micro_batch;
+    s->rows = s->batch * s->tokens;
+    s->padded = round_up(s->rows, tp);
+    s->local = split ? s->padded / tp : s->padded;
+    s->row0 = split ? t * s->local : 0;
+    s->hidden = c->hidden;
+    s->heads = c->heads / tp;
+    s->kv_heads = c->kv_heads > tp ? c->kv_heads / tp : (c->kv_heads + tp - 1) / tp;
+    s->head_dim = c->head_dim;
+    s->q_width = s->heads * c->head_dim;
+    s->kv_width = s->kv_heads * c->head_dim;
+    s->qkv_width = s->q_width + 2 * s->kv_width;
+    s->ffn = (c->ffn + tp - 1) / tp;
+    s->gu_width = c->gated ? 2 * s->ffn : s->ffn;
+    s->vocab_rows = (c->vocab + tp - 1) / tp;
+    s->vocab_first = min64(t * s->vocab_rows, c->vocab);
+    s->vocab_valid = min64(s->vocab_rows, c->vocab - s->vocab_first);
+    s->chunk = m->options.head_chunk > 0 ? m->options.head_chunk : CHUNK_FLOATS / s->vocab_rows;
+    s->chunk = min64(s->chunk < 1 ? 1 : s->chunk, s->padded);
+    return NDM_OK;
+}
+
+/* Elements of a slot in one layer. */
+static int64_t slot_numel(const ndm_model *m, ndm_slot slot)
+{
+    const ndm_sizes *s = &m->size;
+    const int64_t numel[NDM_SLOT_COUNT] = {
+        [S_X0] = s->local * s->hidden,
+        [S_MEAN1] = m->config.norm == NDM_NORM_LAYER ? s->local : 0,
+        [S_RSTD1] = s->local,
+        [S_H1] = s->padded * s->hidden,
+        [S_QKV] = s->padded * s->qkv_width,
+        [S_QK_RSTD] = m->config.qk_norm ? s->padded * (s->heads + s->kv_heads) : 0,
+        [S_QKV2] = m->config.qk_norm ? s->padded * s->qkv_width : 0,
+        [S_ATT] = s->padded * s->q_width,
+        [S_LSE] = s->batch * s->heads * s->tokens,
+        [S_X1] = s->local * s->hidden,
+        [S_MEAN2] = m->config.norm == NDM_NORM_LAYER ? s->local : 0,
+        [S_RSTD2] = s->local,
+        [S_H2] = s->padded * s->hidden,
+        [S_GU] = s->padded * s->gu_width,
+        [S_ACT] = s->padded * s->ffn,
+    };
+    return round_up(numel[slot], NDM_UNIT_ALIGN);
+}
+
+static bool slot_saved(ndm_recompute recompute, ndm_slot slot)
+{
+    switch (recompute) {
+    case NDM_RECOMPUTE_FULL:
+        return slot == S_X0;
+    case NDM_RECOMPUTE_SELECTIVE:
+        return slot != S_H1 && slot != S_H2 && slot != S_ACT;
+    default:
+        return true;
+    }
+}
+
+static ndm_status allocate(ndm_model *m, int64_t bytes, ndm_memory_kind kind, void *pointer)
+{
+    void *memory = NULL;
+
+    if (bytes > 0) {
+        NDM_TRY(ndm_device_alloc(m->context->device, bytes, kind, &memory));
+        NDM_TRY(ndm_zero(m->context->compute, memory,
+                         bytes)); /* rows beyond the batch stay zero for good */
+    }
+    *(void **)pointer = memory;
+    return NDM_OK;
+}
+
+static ndm_status floats(ndm_model *m, int64_t n, ndm_memory_kind kind, float **pointer)
+{
+    return allocate(m, n * (int64_t)sizeof(float), kind, pointer);
+}
+
+static ndm_status allocate_slots(ndm_model *m)
+{
+    for (int i = 0; i < NDM_SLOT_COUNT; i++) {
+        int64_t numel = slot_numel(m, (ndm_slot)i);
+        m->saved[i] = slot_saved(m->options.recompute, (ndm_slot)i);
+        m->stride[i] = m->saved[i] ? numel : 0;
+        NDM_TRY(floats(m, m->saved[i] ? numel * m->config.layers : numel, NDM_MEMORY_ACTIVATIONS,
+                       &m->slots[i]));
+    }
+    return NDM_OK;
+}
+
+static ndm_status allocate_data(ndm_model *m)
+{
+    int32_t **arrays[] = {&m->ids,   &m->grad_ids, &m->targets,     &m->positions,
+                          &m->index, &m->first,    &m->window_first};
+    int64_t n = m->size.padded, count = (int64_t)(sizeof arrays / sizeof arrays[0]);
+
+    m->host = malloc((size_t)(count * n) * sizeof *m->host);
+    if (!m->host)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for a micro-batch of %lld tokens", (long long)n);
+    for (int64_t i = 0; i < count; i++)
+        NDM_TRY(allocate(m, n * (int64_t)sizeof(int32_t), NDM_MEMORY_ACTIVATIONS, arrays[i]));
+    return allocate(m, (int64_t)sizeof(double), NDM_MEMORY_ACTIVATIONS, &m->loss);
+}
+
+static ndm_status allocate_shared(ndm_model *m)
+{
+    const ndm_sizes *s = &m->size;
+    const ndm_memory_kind kind = NDM_MEMORY_ACTIVATIONS;
+    int64_t full = s->padded * s->hidden, local = s->local * s->hidden;
+    int64_t tp = ndm_context_axes_size(m->context, NDM_AXIS_TP);
+    bool split = s->local != s->padded;
+
+    NDM_TRY(floats(m, local, kind, &m->x_final));
+    NDM_TRY(floats(m, s->local, kind, &m->mean_final));
+    NDM_TRY(floats(m, s->local, kind, &m->rstd_final));
+    NDM_TRY(floats(m, full, kind, &m->h_final));
+    NDM_TRY(floats(m, s->chunk * s->vocab_rows, kind, &m->logits));
+    NDM_TRY(floats(m, s->chunk * 4, kind, &m->stats));
+    NDM_TRY(floats(m, tp > 1 ? tp * s->chunk * 4 : 0, kind, &m->stats_all));
+    NDM_TRY(floats(m, full, kind, &m->branch));
+    NDM_TRY(floats(m, local, kind, &m->grad));
+    NDM_TRY(floats(m, full, kind, &m->d_full));
+    NDM_TRY(floats(m, split ? full : 0, kind, &m->d_out));
+    NDM_TRY(floats(m, s->padded * s->q_width, kind, &m->d_att));
+    NDM_TRY(floats(m, s->padded * s->qkv_width, kind, &m->d_qkv));
+    NDM_TRY(floats(m, s->padded * s->ffn, kind, &m->d_act));
+    NDM_TRY(floats(m, s->batch * s->heads * s->tokens, kind, &m->delta));
+    return allocate(m, ndm_norm_workspace_bytes(s->hidden), NDM_MEMORY_WORKSPACE, &m->workspace);
+}
+
+static ndm_status allocate_rope(ndm_model *m)
+{
+    int64_t positions = m->options.seq_len, n = positions * (m->config.head_dim / 2);
+
+    if (m->config.rope == NDM_ROPE_NONE)
+        return NDM_OK;
+    NDM_TRY(floats(m, n, NDM_MEMORY_WORKSPACE, &m->rope_cos));
+    NDM_TRY(floats(m, n, NDM_MEMORY_WORKSPACE, &m->rope_sin));
+    return ndm_rope_tables(m, positions);
+}
+
+ndm_status ndm_model_plan(ndm_model *model)
+{
+    NDM_TRY(check_options(model));
+    NDM_TRY(check_mesh(model));
+    NDM_TRY(set_sizes(model));
+    NDM_TRY(allocate_slots(model));
+    NDM_TRY(allocate_data(model));
+    NDM_TRY(allocate_shared(model));
+    return allocate_rope(model);
+}
+
+void ndm_model_unplan(ndm_model *m)
+{
+    void *const shared[] = {m->x_final,   m->mean_final, m->rstd_final, m->h_final, m->logits,
+                            m->stats,     m->stats_all,  m->branch,     m->grad,    m->d_full,
+                            m->d_out,     m->d_att,      m->d_qkv,      m->d_act,   m->delta,
+                            m->workspace, m->rope_cos,   m->rope_sin,   m->ids,     m->grad_ids,
+                            m->targets,   m->positions,  m->index,      m->first,   m->window_first,
+                            m->loss};
+
+    for (int i = 0; i < NDM_SLOT_COUNT; i++)
+        ndm_device_free(m->context->device, m->slots[i]);
+    for (size_t i = 0; i < sizeof shared / sizeof shared[0]; i++)
+        ndm_device_free(m->context->device, shared[i]);
+    free(m->host);
+    free(m->picks);
+}

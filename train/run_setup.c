@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From options to objects: context, model, data, trainer. */
+#include "train/run_setup.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/dtype.h"
+#include "core/file.h"
+#include "core/log.h"
+
+/* ---- the context
+ * --------------------------------------------------------------------------------- */
+
+/* Every option is a fact that ranks must share: a rank started otherwise is named with the option
+ * that differs. */
+static ndm_status collect_facts(const ndm_options *o, ndm_named_value **facts, int64_t *n)
+{
+    const ndm_option_table *table = ndm_options_table(o);
+
+    *n = (int64_t)table->n_options;
+    *facts = calloc(table->n_options, sizeof **facts);
+    if (!*facts)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for %zu options", table->n_options);
+    for (size_t i = 0; i < table->n_options; i++) {
+        const char *value = ndm_option_string(o, table->options[i].name);
+        (*facts)[i] = (ndm_named_value){table->options[i].name, value ? value : ""};
+    }
+    return NDM_OK;
+}
+
+static ndm_status read_order(const ndm_options *o, int64_t **order, size_t *n)
+{
+    *n = ndm_option_count(o, "order");
+    *order = NULL;
+    if (*n == 0)
+        return NDM_OK;
+    *order = calloc(*n, sizeof **order);
+    if (!*order)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for an order of %zu ranks", *n);
+    for (size_t i = 0; i < *n; i++)
+        (*order)[i] = strtoll(ndm_option_item(o, "order", i), NULL, 10);
+    return NDM_OK;
+}
+
+ndm_status ndm_setup_context(const ndm_options *o, ndm_context **context)
+{
+    ndm_parallelism_config p = NDM_PARALLELISM_CONFIG_INIT;
+    ndm_context_options c = NDM_CONTEXT_OPTIONS_INIT;
+    ndm_named_value *facts = NULL;
+    int64_t *order = NULL;
+    size_t n_order;
+
+    p.dp_replicate = ndm_option_int64(o, "dp-replicate");
+    p.dp_shard = ndm_option_int64(o, "dp-shard");
+    p.cp = ndm_option_int64(o, "cp");
+    p.tp = ndm_option_int64(o, "tp");
+    p.cp_method = (ndm_cp_method)ndm_option_enum(o, "cp-method");
+    p.no_sequence_parallel = !ndm_option_bool(o, "sequence-parallel");
+    c.device = ndm_option_string(o, "backend");
+    c.collectives = ndm_option_string(o, "collectives");
+    c.kernels = ndm_option_string(o, "kernels");
+    c.timeout_s = ndm_option_double(o, "timeout");
+    c.threads = (int)ndm_option_int64(o, "threads");
+    NDM_TRY(read_order(o, &order, &n_order));
+    ndm_status status = collect_facts(o, &facts, &c.n_facts);
+    p.order = order;
+    p.n_order = (int64_t)n_order;
+    c.facts = facts;
+    if (status == NDM_OK)
+        status = ndm_context_create(&p, &c, context);
+    free(facts);
+    free(order);
+    return status;
+}
+
+/* ---- the model
+ * ----------------------------------------------------------------------------------- */
+
+static ndm_status read_reshard(const ndm_options *o, ndm_fsdp_config *f)
+{
+    const char *text = ndm_option_string(o, "reshard-after-forward");
+
+    f->reshard_after_forward = strcmp(text, "true") == 0    ? NDM_RESHARD_ALWAYS
+                               : strcmp(text, "false") == 0 ? NDM_RESHARD_NEVER
+                                                            : strtoll(text, NULL, 10);
+    return NDM_OK;
+}
+
+static ndm_dtype param_dtype(const ndm_options *o, const ndm_context *context)
+{
+    const char *name = ndm_option_string(o, "dtype");
+
+    if (strcmp(name, "bf16") == 0)
+        return NDM_BF16;
+    bool automatic = strcmp(name, "auto") == 0;
+    return automatic && strcmp(ndm_device_name(ndm_context_device(context)), "cuda") == 0 ? NDM_BF16
+                                                                                          : NDM_F32;
+}
+
+static ndm_status read_fsdp(const ndm_options *o, const ndm_context *context, ndm_fsdp_config *f)
+{
+    f->zero = (int)ndm_option_int64(o, "zero");
+    NDM_TRY(read_reshard(o, f));
+    f->wrap = (ndm_wrap)ndm_option_enum(o, "wrap");
+    f->min_num_params = ndm_option_int64(o, "min-num-params");
+    f->live_units = ndm_option_int64(o, "live-units");
+    f->param_dtype = param_dtype(o, context);
+    f->reduce_dtype = strcmp(ndm_option_string(o, "reduce-dtype"), "bf16") == 0 ? NDM_BF16
+                                                                                : NDM_F32;
+    f->defer_sync = ndm_option_bool(o, "defer-sync");
+    f->defer_replicas = ndm_option_bool(o, "defer-replicas");
+    return NDM_OK;
+}
+
+static ndm_status create_model(const ndm_options *o, ndm_context *context, ndm_model **model)
+{
+    ndm_fsdp_config fsdp = NDM_FSDP_CONFIG_INIT;
+    ndm_model_options m = NDM_MODEL_OPTIONS_INIT;
+    size_t n = ndm_option_count(o, "wrap-classes");
+    const char **classes = calloc(n + 1, sizeof *classes);
+
+    if (!classes)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for %zu class names", n);
+    for (size_t i = 0; i < n; i++)
+        classes[i] = ndm_option_item(o, "wrap-classes", i);
+    ndm_status status = read_fsdp(o, context, &fsdp);
+    fsdp.wrap_classes = n > 0 ? classes : NULL;
+    m.micro_batch = ndm_option_int64(o, "micro-batch");
+    m.seq_len = ndm_option_int64(o, "seq-len");
+    m.recompute = (ndm_recompute)ndm_option_enum(o, "recompute");
+    m.head_chunk = ndm_option_int64(o, "head-chunk");
+    m.label_smoothing = ndm_option_double(o, "label-smoothing");
+    if (status == NDM_OK)
+        status = ndm_model_create(context, ndm_option_string(o, "model"), &fsdp, &m, model);
+    free(classes);
+    return status;
+}
+
+/* Weights if the folder has them, unless random ones are asked for. */
+static ndm_status fill_model(const ndm_options *o, ndm_model *model)
+{
+    const char *folder = ndm_option_string(o, "model");
+    bool asked = ndm_option_has_value(o, "init");
+    bool random = asked ? strcmp(ndm_option_string(o, "init"), "random") == 0
+                        : !ndm_file_is_dir(folder) || !ndm_safetensors_present(folder, "model");
+
+    if (random)
+        return ndm_model_init(model, (uint64_t)ndm_option_int64(o, "seed"));
+    return ndm_model_load(model, folder);
+}
+
+ndm_status ndm_setup_model(const ndm_options *o, ndm_context *context, ndm_model **model)
+{
+    ndm_model *m;
+
+    NDM_TRY(create_model(o, context, &m));
+    ndm_status status = fill_model(o, m);
+    if (status != NDM_OK) {
+        ndm_model_destroy(m);
+        return status;
+    }
+    *model = m;
+    return NDM_OK;
+}
+
+/* ---- data and trainer
+ * ------------------------------------------------------------------------------ */
+
+ndm_status ndm_setup_data(const ndm_options *o, const char *list, const ndm_model *model,
+                          ndm_data **data)
+{
+    size_t n = ndm_option_count(o, list);
+    const char **files = calloc(n + 1, sizeof *files);
+    bool training = strcmp(list, "data") == 0;
+    ndm_data_options d = {
+        .files = files,
+        .file_count = (int64_t)n,
+        .labels = training ? ndm_option_string(o, "labels") : NULL,
+        .documents = training ? ndm_option_string(o, "documents") : NULL,
+        .seq_len = ndm_model_get_options(model)->seq_len,
+        .vocab = ndm_model_vocab(model),
+        .shuffle = training && ndm_option_bool(o, "shuffle"),
+        .seed = (uint64_t)ndm_option_int64(o, "seed"),
+    };
+
+    if (!files)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for %zu file names", n);
+    for (size_t i = 0; i < n; i++)
+        files[i] = ndm_option_item(o, list, i);
+    ndm_status status = ndm_context_agree(ndm_model_context(model), ndm_data_open(&d, data));
+    free(files);
+    return status;
+}
+
+ndm_status ndm_setup_trainer(const ndm_options *o, ndm_model *model, ndm_trainer **trainer)
+{
+    ndm_trainer_options t = NDM_TRAINER_OPTIONS_INIT;
+    ndm_schedule_kind kind;
+
+    NDM_TRY(ndm_schedule_parse(ndm_option_string(o, "lr-schedule"), &kind));
+    t.grad_accum = ndm_option_int64(o, "grad-accum");
+    t.steps = ndm_option_int64(o, "steps");
+    t.lr_schedule = (ndm_lr_schedule)kind;
+    t.warmup = ndm_option_int64(o, "warmup");
+    t.min_lr_ratio = ndm_option_double(o, "min-lr-ratio");
+    t.optimizer.lr = ndm_option_double(o, "lr");
+    t.optimizer.beta1 = ndm_option_double(o, "beta1");
+    t.optimizer.beta2 = ndm_option_double(o, "beta2");
+    t.optimizer.eps = ndm_option_double(o, "eps");
+    t.optimizer.weight_decay = ndm_option_double(o, "weight-decay");
+    t.optimizer.grad_clip = ndm_option_double(o, "grad-clip");
+    return ndm_trainer_create(model, &t, trainer);
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The objects of a run, each made from the options alone. All are collective over the world. */
+#ifndef NDM_TRAIN_RUN_SETUP_H
+#define NDM_TRAIN_RUN_SETUP_H
+
+#include "core/option.h"
+#include "model/model.h"
+#include "model/safetensors.h"
+#include "train/data.h"
+#include "train/schedule.h"
+#include "train/trainer.h"
+
+NDM_MUST_USE ndm_status ndm_setup_context(const ndm_options *options, ndm_context **context);
+NDM_MUST_USE ndm_status ndm_setup_model(const ndm_options *options, ndm_context *context,
+                                        ndm_model **model);
+/* list: the option that holds the files, "data" or "eval-data". */
+NDM_MUST_USE ndm_status ndm_setup_data(const ndm_options *options, const char *list,
+                                       const ndm_model *model, ndm_data **data);
+NDM_MUST_USE ndm_status ndm_setup_trainer(const ndm_options *options, ndm_model *model,
+                                          ndm_trainer **trainer);
+
+#endif

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An optimizer step: count the valid tokens of the world, run the micro-batches with that one
+ * scale, then norm, clip and AdamW. */
+#include <signal.h>
+#include <stdlib.h>
+
+#include "core/clock.h"
+#include "strategies/internal.h"
+#include "train/schedule.h"
+#include "train/trainer.h"
+
+enum { FACTS = 3 }; /* worst over ranks: exposed ns, peak bytes, stop */
+
+struct ndm_trainer {
+    ndm_model *model;
+    ndm_context *context;
+    ndm_trainer_options options;
+    ndm_schedule schedule;
+    ndm_optimizer *optimizer;
+    int64_t *facts; /* device, [FACTS]; the first also carries counts */
+    int64_t tokens_total;
+    ndm_status (*before_update)(void *user); /* NULL = none */
+    void *before_update_user;
+    volatile sig_atomic_t stop;
+};
+
+static ndm_status check_options(const ndm_trainer *t)
+{
+    if (t->options.grad_accum < 1)
+        NDM_FAIL(NDM_ERR_CONFIG, "grad_accum=%lld; at least 1 is needed",
+                 (long long)t->options.grad_accum);
+    return ndm_schedule_check(&t->schedule);
+}
+
+static ndm_status build(ndm_trainer *t)
+{
+    const ndm_trainer_options *o = &t->options;
+    int64_t n_units;
+    ndm_unit *const *units = ndm_model_units(t->model, &n_units);
+    void *memory;
+
+    t->schedule = (ndm_schedule){(ndm_schedule_kind)o->lr_schedule, o->optimizer.lr,
+                                 o->min_lr_ratio, o->warmup, o->steps};
+    NDM_TRY(check_options(t));
+    NDM_TRY(ndm_optimizer_create(t->context, units, n_units, &t->optimizer));
+    NDM_TRY(ndm_device_alloc(t->context->device, FACTS * (int64_t)sizeof(int64_t),
+                             NDM_MEMORY_WORKSPACE, &memory));
+    t->facts = memory;
+    return NDM_OK;
+}
+
+ndm_status ndm_trainer_create(ndm_model *model, const ndm_trainer_options *options,
+                              ndm_trainer **trainer)
+{
+    ndm_trainer *t = calloc(1, sizeof *t);
+
+    if (!t)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for a trainer");
+    t->model = model;
+    t->context = ndm_model_context(model);
+    t->options = *options;
+    ndm_status status = ndm_context_agree(t->context, build(t));
+    if (status != NDM_OK) {
+        ndm_trainer_destroy(t);
+        return status;
+    }
+    *trainer = t;
+    return NDM_OK;
+}
+
+void ndm_trainer_destroy(ndm_trainer *trainer)
+{
+    if (!trainer)
+        return;
+    ndm_optimizer_destroy(trainer->optimizer);
+    ndm_device_free(trainer->context->device, trainer->facts);
+    free(trainer);
+}
+
+void ndm_trainer_request_stop(ndm_trainer *trainer)
+{
+    trainer->stop = 1;
+}
+
+ndm_optimizer *ndm_trainer_optimizer(const ndm_trainer *trainer)
+{
+    return trainer->optimizer;
+}
+
+int64_t ndm_trainer_steps(const ndm_trainer *trainer)
+{
+    return ndm_optimizer_steps(trainer->optimizer);
+}
+
+void ndm_trainer_set_progress(ndm_trainer *trainer, int64_t steps, int64_t tokens_total)
+{
+    ndm_optimizer_set_steps(trainer->optimizer, steps);
+    trainer->tokens_total = tokens_total;
+}
+
+void ndm_trainer_before_update(ndm_trainer *trainer, ndm_status (*call)(void *user), void *user)
+{
+    trainer->before_update = call;
+    trainer->before_update_user = user;
+}
+
+/* values, [n]: their reduction over the group, on all ranks. */
+static ndm_status reduce_host(ndm_trainer *t, ndm_axis_set axes, ndm_reduce_op op, int64_t *values,
+                              int64_t n)
+{
+    ndm_stream *stream = t->context->compute;
+    int64_t bytes = n * (int64_t)sizeof *values;
+    ndm_comm *comm;
+
+    NDM_TRY(ndm_context_comm(t->context, axes, &comm));
+    NDM_TRY(ndm_copy(stream, t->facts, values, bytes, NDM_HOST_TO_DEVICE));
+    NDM_TRY(ndm_all_reduce(comm, t->facts, n, NDM_I64, op, stream));
+    NDM_TRY(ndm_copy(stream, values, t->facts, bytes, NDM_DEVICE_TO_HOST));
+    return ndm_stream_synchronize(stream);
+}
+
+static int64_t count_valid(const ndm_trainer *t, const ndm_batch *batch)
+{
+    int64_t n = batch->sequences * ndm_model_get_options(t->model)->seq_len, valid = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        valid += batch->targets[i] >= 0;
+    return valid;
+}
+
+static ndm_status check_batch(const ndm_trainer *t, const ndm_batch *batch, int64_t sequences)
+{
+    int64_t n = sequences * ndm_model_get_options(t->model)->seq_len,
+            vocab = ndm_model_vocab(t->model);
+
+    if (batch->sequences != sequences)
+        NDM_FAIL(NDM_ERR_USAGE, "a batch of %lld sequences; %lld are needed",
+                 (long long)batch->sequences, (long long)sequences);
+    for (int64_t i = 0; i < n; i++)
+        if (batch->inputs[i] < 0 || batch->inputs[i] >= vocab || batch->targets[i] >= vocab)
+            NDM_FAIL(NDM_ERR_CONFIG,
+                     "token %lld of the batch: id %d or label %d is outside the vocabulary of %lld",
+                     (long long)i, batch->inputs[i], batch->targets[i], (long long)vocab);
+    return NDM_OK;
+}
+
+/* Micro-batch i of a batch. */
+static ndm_batch micro_batch(const ndm_trainer *t, const ndm_batch *batch, int64_t i)
+{
+    const ndm_model_options *o = ndm_model_get_options(t->model);
+    int64_t at = i * o->micro_batch * o->seq_len;
+
+    return (ndm_batch){o->micro_batch, batch->inputs + at, batch->targets + at,
+                       batch->positions ? batch->positions + at : NULL,
+                       batch->first ? batch->first + at : NULL};
+}
+
+static ndm_status run_micro_batches(ndm_trainer *t, const ndm_batch *batch, int64_t tokens)
+{
+    double scale = tokens > 0 ? 1.0 / (double)tokens : 0.0;
+
+    for (int64_t i = 0; i < t->options.grad_accum; i++) {
+        ndm_batch micro = micro_batch(t, batch, i);
+        ndm_context_micro_batch(t->context, i, t->options.grad_accum);
+        NDM_TRY(ndm_model_train(t->model, &micro, scale));
+    }
+    return NDM_OK;
+}
+
+/* What is reported is the worst over ranks; a wish to stop is everybody's. */
+static ndm_status finish(ndm_trainer *t, int64_t start_ns, int64_t waited_ns,
+                         ndm_step_result *result)
+{
+    int64_t facts[FACTS] = {ndm_stream_waited_ns(t->context->compute) - waited_ns,
+                            ndm_device_memory(t->context->device).peak_total_bytes, t->stop};
+
+    NDM_TRY(reduce_host(t, NDM_AXES_ALL, NDM_MAX, facts, FACTS));
+    result->comm_exposed_ms = (double)facts[0] * 1e-6;
+    result->mem_peak_bytes = facts[1];
+    result->stop = facts[2] != 0;
+    result->step_ms = (double)(ndm_clock_ns() - start_ns) * 1e-6;
+    return NDM_OK;
+}
+
+ndm_status ndm_trainer_step(ndm_trainer *trainer, const ndm_batch *batch, ndm_step_result *result)
+{
+    ndm_trainer *t = trainer;
+    int64_t start = ndm_clock_ns(), waited = ndm_stream_waited_ns(t->context->compute),
+            step = ndm_trainer_steps(t) + 1;
+    int64_t sequences = ndm_model_get_options(t->model)->micro_batch * t->options.grad_accum,
+            tokens;
+    ndm_step_options optimizer = t->options.optimizer;
+    double loss;
+
+    NDM_TRY(ndm_context_agree(t->context, check_batch(t, batch, sequences)));
+    tokens = count_valid(t, batch);
+    NDM_TRY(reduce_host(t, NDM_AXES_DP, NDM_SUM, &tokens, 1));
+    NDM_TRY(run_micro_batches(t, batch, tokens));
+    NDM_TRY(ndm_model_take_loss(t->model, &loss));
+    if (t->before_update)
+        NDM_TRY(t->before_update(t->before_update_user));
+    optimizer.lr = ndm_schedule_lr(&t->schedule, step);
+    NDM_TRY(ndm_optimizer_step(t->optimizer, &optimizer, &loss, 1, &result->grad_norm));
+    t->tokens_total += tokens;
+    result->step = step;
+    result->loss = tokens > 0 ? loss / (double)tokens : 0.0;
+    result->lr = optimizer.lr;
+    result->tokens = tokens;
+    result->tokens_total = t->tokens_total;
+    return finish(t, start, waited, result);
+}
+
+ndm_status ndm_trainer_evaluate(ndm_trainer *trainer, const ndm_batch *batch, double *loss_sum,
+                                int64_t *tokens)
+{
+    ndm_trainer *t = trainer;
+    int64_t sequences = ndm_model_get_options(t->model)->micro_batch;
+
+    NDM_TRY(ndm_context_agree(t->context, check_batch(t, batch, sequences)));
+    *tokens = count_valid(t, batch);
+    NDM_TRY(reduce_host(t, NDM_AXES_DP, NDM_SUM, tokens, 1));
+    NDM_TRY(ndm_model_evaluate(t->model, batch));
+    NDM_TRY(ndm_model_take_loss(t->model, loss_sum));
+    return ndm_context_sum(t->context, loss_sum);
+}

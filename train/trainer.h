@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a run needs of a trainer besides the public header. */
+#ifndef NDM_TRAIN_TRAINER_H
+#define NDM_TRAIN_TRAINER_H
+
+#include <ndmesh/trainer.h>
+
+/* After loading a checkpoint: steps done, and valid tokens seen. */
+void ndm_trainer_set_progress(ndm_trainer *trainer, int64_t steps, int64_t tokens_total);
+
+/* Called in every step when gradients are reduced and weights not yet changed. */
+void ndm_trainer_before_update(ndm_trainer *trainer, ndm_status (*call)(void *user), void *user);
+
+#endif
