@@ -107,6 +107,22 @@ ndm_status ndm_p2p_probe(ndm_p2p *p2p, int64_t rank, int tag, bool *found, MPI_S
     return NDM_OK;
 }
 
+void ndm_p2p_drain(ndm_p2p *p2p)
+{
+    MPI_Status status;
+    bool found = true;
+    int bytes = 0;
+
+    while (ndm_p2p_probe(p2p, MPI_ANY_SOURCE, MPI_ANY_TAG, &found, &status) == NDM_OK && found) {
+        MPI_Get_count(&status, MPI_BYTE, &bytes);
+        void *buffer = malloc(bytes > 0 ? (size_t)bytes : 1);
+        if (!buffer)
+            return;
+        MPI_Recv(buffer, bytes, MPI_BYTE, status.MPI_SOURCE, status.MPI_TAG, p2p->comm, &status);
+        free(buffer);
+    }
+}
+
 void ndm_p2p_set_message_limit(ndm_world *world, int64_t bytes)
 {
     if (world->p2p)

@@ -40,6 +40,10 @@ void ndm_p2p_cancel(MPI_Request *request, bool receive);
 NDM_MUST_USE ndm_status ndm_p2p_probe(ndm_p2p *p2p, int64_t rank, int tag, bool *found,
                                       MPI_Status *status);
 
+/* Receives and drops what nobody will ask for: late notices, messages of collectives that failed.
+ */
+void ndm_p2p_drain(ndm_p2p *p2p);
+
 /* Tests cut messages at a small size with this. bytes >= 1. */
 void ndm_p2p_set_message_limit(ndm_world *world, int64_t bytes);
 

@@ -9,7 +9,7 @@
 #include "collectives/stall.h"
 #include "core/clock.h"
 
-enum { POLLS_BETWEEN_CHECKS = 64, SPINS_BEFORE_YIELD = 200 };
+enum { SPINS_BEFORE_YIELD = 200 };
 
 static const int64_t SECOND_NS = 1000000000;
 /* Time between two checks counts up to this much: a host that computes does not wait. */
@@ -50,7 +50,7 @@ static ndm_status idle(ndm_run *run)
 {
     int64_t now, step;
 
-    if (++run->idle_polls % POLLS_BETWEEN_CHECKS)
+    if (++run->idle_polls % NDM_RUN_POLLS_BETWEEN_CHECKS)
         return NDM_OK;
     now = ndm_clock_ns();
     step = run->checked_ns ? now - run->checked_ns : 0;

@@ -12,6 +12,9 @@
 
 typedef struct ndm_run ndm_run;
 
+/* A run that does not progress looks at the clock, and for the reason, at every so many polls. */
+enum { NDM_RUN_POLLS_BETWEEN_CHECKS = 64 };
+
 typedef struct ndm_run_ops {
     ndm_status (*start)(ndm_run *run);
     ndm_status (*poll)(ndm_run *run, bool *progressed, bool *done);

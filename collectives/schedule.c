@@ -100,26 +100,35 @@ void ndm_staging_destroy(ndm_comm *comm, ndm_staging *staging)
 
 /* ---- running --------------------------------------------------------------------------------- */
 
+static ndm_status test_transfer(const ndm_schedule *s, ndm_transfer *t)
+{
+    int64_t bytes = t->bytes;
+
+    if (t->done)
+        return NDM_OK;
+    NDM_TRY(ndm_p2p_test(&t->request, &t->done, t->receive ? &bytes : NULL));
+    if (t->done && bytes != t->bytes)
+        NDM_FAIL(NDM_ERR_MISMATCH, "comm: %s #%llu on %s: rank %lld sent %lld bytes, not %lld",
+                 ndm_collective_name(s->run.args.kind),
+                 (unsigned long long)s->run.signature.sequence, s->run.comm->name,
+                 (long long)s->run.comm->ranks[t->member], (long long)bytes, (long long)t->bytes);
+    return NDM_OK;
+}
+
 /* Tests in order of posting, up to the first that is not complete: one progress call of MPI a poll.
- */
+ * Now and then all the others, so that waits_for() names nobody who has done his part. */
 static ndm_status test_transfers(ndm_schedule *s, bool *progressed)
 {
     while (s->n_done < s->n_transfers) {
-        ndm_transfer *t = &s->transfers[s->n_done];
-        int64_t bytes = t->bytes;
-        if (!t->done)
-            NDM_TRY(ndm_p2p_test(&t->request, &t->done, t->receive ? &bytes : NULL));
-        if (!t->done)
-            return NDM_OK;
-        if (bytes != t->bytes)
-            NDM_FAIL(NDM_ERR_MISMATCH, "comm: %s #%llu on %s: rank %lld sent %lld bytes, %lld fit",
-                     ndm_collective_name(s->run.args.kind),
-                     (unsigned long long)s->run.signature.sequence, s->run.comm->name,
-                     (long long)s->run.comm->ranks[t->member], (long long)bytes,
-                     (long long)t->bytes);
+        NDM_TRY(test_transfer(s, &s->transfers[s->n_done]));
+        if (!s->transfers[s->n_done].done)
+            break;
         s->n_done++;
         *progressed = true;
     }
+    if ((s->run.idle_polls + 1) % NDM_RUN_POLLS_BETWEEN_CHECKS == 0)
+        for (int64_t i = s->n_done; i < s->n_transfers; i++)
+            NDM_TRY(test_transfer(s, &s->transfers[i]));
     return NDM_OK;
 }
 

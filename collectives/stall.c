@@ -14,9 +14,12 @@
 
 enum { NOTICES_IN_FLIGHT = 64, NAMED_RANKS = 8 };
 
+static const int64_t PATIENCE_NS = 3000000000;
+
 /* Fits an eager message: sending it needs nobody who receives. */
 typedef struct notice {
     ndm_signature signature;
+    int64_t denied; /* 0: the sender waits in it, or called it; 1: it has not called it */
 } notice;
 
 typedef struct outgoing {
@@ -24,10 +27,12 @@ typedef struct outgoing {
     MPI_Request request;
 } outgoing;
 
-/* The last notice of a rank: what it waits in. */
+/* The last notices of a rank: what it waits in, and what this rank waits in but it has not called.
+ */
 typedef struct heard {
-    ndm_signature signature;
-    int64_t at_ns; /* 0 = never */
+    ndm_signature waits_in, denied;
+    int64_t waits_ns, denied_ns; /* when; 0 = never */
+    bool unissued;               /* this rank has not called waits_in */
 } heard;
 
 struct ndm_stall {
@@ -78,10 +83,10 @@ static void append_last_deed(ndm_buffer *text, const ndm_run *run, int64_t rank)
     const ndm_flight_record *last = ndm_flight_last_done(&world->flight, run->comm);
     const heard *h = &world->stall->heard[rank];
 
-    if (h->at_ns > ndm_clock_ns() - run->idle_ns)
+    if (h->waits_ns > ndm_clock_ns() - run->idle_ns)
         ndm_buffer_printf(text, "; it waits in %s #%llu on %s",
-                          ndm_collective_name((ndm_collective)h->signature.kind),
-                          (unsigned long long)h->signature.sequence, h->signature.comm_name);
+                          ndm_collective_name((ndm_collective)h->waits_in.kind),
+                          (unsigned long long)h->waits_in.sequence, h->waits_in.comm_name);
     else if (last)
         ndm_buffer_printf(text, "; it last took part in %s #%llu on %s",
                           ndm_collective_name((ndm_collective)last->signature.kind),
@@ -160,7 +165,8 @@ ndm_status ndm_stall_mismatch(const ndm_comm *comm, int64_t rank, const ndm_sign
 /* ---- notices --------------------------------------------------------------------------------- */
 
 /* If all slots are still on their way, this notice is left out: another follows. */
-static ndm_status send_notice(ndm_world *world, int64_t rank, const ndm_signature *signature)
+static ndm_status send_notice(ndm_world *world, int64_t rank, const ndm_signature *signature,
+                              bool denied)
 {
     outgoing *out = &world->stall->out[world->stall->next];
     bool done = true;
@@ -170,7 +176,7 @@ static ndm_status send_notice(ndm_world *world, int64_t rank, const ndm_signatur
     if (!done)
         return NDM_OK;
     world->stall->next = (world->stall->next + 1) % NOTICES_IN_FLIGHT;
-    out->message.signature = *signature;
+    out->message = (notice){*signature, denied};
     return ndm_p2p_send(world->p2p, &out->message, sizeof out->message, rank, NDM_P2P_TAG_NOTICE,
                         &out->request);
 }
@@ -186,6 +192,39 @@ static const ndm_comm *find_comm(const ndm_world *world, const ndm_signature *si
     return NULL;
 }
 
+/* What rank waits in has not been called here: it is told so, and this rank remembers. */
+static ndm_status deny(ndm_world *world, int64_t rank, const ndm_signature *theirs)
+{
+    world->stall->heard[rank].unissued = true;
+    return send_notice(world, rank, theirs, true);
+}
+
+static ndm_status take_notice(ndm_world *world, int64_t rank, const notice *message)
+{
+    const ndm_signature *theirs = &message->signature;
+    const ndm_comm *comm = find_comm(world, theirs);
+    const ndm_flight_record *mine = ndm_flight_find(&world->flight, theirs->comm_id,
+                                                    theirs->generation, theirs->sequence);
+    heard *h = &world->stall->heard[rank];
+
+    if (message->denied) {
+        h->denied = *theirs;
+        h->denied_ns = ndm_clock_ns();
+        return NDM_OK;
+    }
+    h->waits_in = *theirs;
+    h->waits_ns = ndm_clock_ns();
+    h->unissued = false;
+    if (!mine && (!comm || comm->sequence < theirs->sequence))
+        return deny(world, rank, theirs);
+    if (!comm || !mine || ndm_signature_equal(theirs, &mine->signature))
+        return NDM_OK;
+    NDM_TRY(send_notice(world, rank, &mine->signature, false));
+    if (comm->broken) /* this rank has failed already, and has gone on */
+        return NDM_OK;
+    return ndm_stall_mismatch(comm, rank, theirs, &mine->signature);
+}
+
 static ndm_status receive_notice(ndm_world *world, int64_t rank)
 {
     notice message;
@@ -195,16 +234,7 @@ static ndm_status receive_notice(ndm_world *world, int64_t rank)
     NDM_TRY(ndm_p2p_recv(world->p2p, &message, sizeof message, rank, NDM_P2P_TAG_NOTICE, &request));
     while (!done) /* it has arrived: this does not wait */
         NDM_TRY(ndm_p2p_test(&request, &done, NULL));
-
-    const ndm_signature *theirs = &message.signature;
-    const ndm_comm *comm = find_comm(world, theirs);
-    const ndm_flight_record *mine = ndm_flight_find(&world->flight, theirs->comm_id,
-                                                    theirs->generation, theirs->sequence);
-    world->stall->heard[rank] = (heard){*theirs, ndm_clock_ns()};
-    if (!comm || !mine || ndm_signature_equal(theirs, &mine->signature))
-        return NDM_OK;
-    NDM_TRY(send_notice(world, rank, &mine->signature));
-    return ndm_stall_mismatch(comm, rank, theirs, &mine->signature);
+    return take_notice(world, rank, &message);
 }
 
 ndm_status ndm_stall_listen(ndm_world *world)
@@ -256,6 +286,30 @@ static ndm_status check_messages(const ndm_run *run, int64_t rank)
              (long long)run->comm->world->rank, ndm_collective_name(run->args.kind));
 }
 
+/* Each waits for the other in a collective that the other has not called, and both have polled for
+ * seconds: neither will. */
+static ndm_status check_order(const ndm_run *run, int64_t rank)
+{
+    const ndm_world *world = run->comm->world;
+    const heard *h = &world->stall->heard[rank];
+    int64_t since = ndm_clock_ns() - run->idle_ns;
+    const ndm_signature *mine = &run->signature;
+    char who[160];
+
+    if (h->waits_ns < since || h->denied_ns < since || !h->unissued ||
+        h->denied.comm_id != mine->comm_id || h->denied.generation != mine->generation ||
+        h->denied.sequence != mine->sequence)
+        return NDM_OK;
+    NDM_FAIL(NDM_ERR_MISMATCH,
+             "comm: collectives are called in different orders: %s called %s #%llu on %s, rank "
+             "%lld called %s #%llu on %s first",
+             ndm_world_rank_text(world, rank, who, sizeof who),
+             ndm_collective_name((ndm_collective)h->waits_in.kind),
+             (unsigned long long)h->waits_in.sequence, h->waits_in.comm_name,
+             (long long)world->rank, ndm_collective_name(run->args.kind),
+             (unsigned long long)mine->sequence, mine->comm_name);
+}
+
 ndm_status ndm_stall_probe(const ndm_run *run)
 {
     const ndm_comm *comm = run->comm;
@@ -267,10 +321,12 @@ ndm_status ndm_stall_probe(const ndm_run *run)
             continue;
         told++;
         NDM_TRY(check_alive(run, comm->ranks[i]));
-        NDM_TRY(send_notice(comm->world, comm->ranks[i], &run->signature));
         /* Those that can answer get the time to do so: their answer says more. */
-        if (run->idle_ns > 3000000000)
+        if (run->idle_ns > PATIENCE_NS) {
+            NDM_TRY(check_order(run, comm->ranks[i]));
             NDM_TRY(check_messages(run, comm->ranks[i]));
+        }
+        NDM_TRY(send_notice(comm->world, comm->ranks[i], &run->signature, false));
     }
     return NDM_OK;
 }

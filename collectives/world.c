@@ -172,9 +172,12 @@ void ndm_world_leave(ndm_world *world)
 
     if (!world)
         return;
-    /* A rank that does not come is left behind: who leaves has no use for an error. */
-    if (world->p2p && ndm_comm_host_run(world->comm, &barrier) == NDM_OK)
+    /* A rank that does not come is left behind: who leaves has no use for an error. After this
+     * barrier nobody sends, so what is there belongs to collectives that failed, and notices. */
+    if (world->p2p && ndm_comm_host_run(world->comm, &barrier) == NDM_OK) {
+        ndm_p2p_drain(world->p2p);
         ndm_world_leave_mpi(world);
+    }
     destroy(world);
 }
 
