@@ -82,17 +82,15 @@ static ndm_status read_flag(const ndm_option_table *table, const char *arg, flag
     name[length] = '\0';
     const char *equals = arg[2 + length] == '=' ? arg + 2 + length + 1 : NULL;
     *f = (flag){.index = ndm_option_find(table, name), .value = equals};
-    bool negated = false;
-    if (f->index == NDM_OPTION_NONE && !equals &&
-        (strncmp(name, "no-", 3) == 0 || strncmp(name, "no_", 3) == 0)) {
+    bool negated = f->index == NDM_OPTION_NONE && !equals && ndm_text_starts_with(name, "no-");
+    if (negated)
         f->index = ndm_option_find(table, name + 3);
-        negated = f->index != NDM_OPTION_NONE && table->options[f->index].type == NDM_OPTION_BOOL;
-        if (!negated)
-            f->index = NDM_OPTION_NONE;
-    }
     if (f->index == NDM_OPTION_NONE)
         return unknown_flag(table, name);
     const ndm_option *o = &table->options[f->index];
+    if (negated && o->type != NDM_OPTION_BOOL)
+        NDM_FAIL(NDM_ERR_USAGE, "'--%s': --%s takes a value, so it cannot be negated", name,
+                 o->name);
     snprintf(f->shown, sizeof f->shown, "--%s%s", negated ? "no-" : "", o->name);
     if (!equals && o->type == NDM_OPTION_BOOL) {
         f->value = negated ? "false" : "true";

@@ -47,9 +47,7 @@ static const char *without_prefix(const char *parent, const char *key)
     for (int shorten = 0; shorten < 2 && length > 0; shorten++) {
         snprintf(prefix, sizeof prefix, "%.*s_", (int)length, parent);
         size_t n = strlen(prefix);
-        char head[PATH_BYTES];
-        snprintf(head, sizeof head, "%.*s", (int)n, key);
-        if (strlen(key) > n && ndm_text_name_equal(head, prefix))
+        if (strlen(key) > n && ndm_text_starts_with(key, prefix))
             return key + n;
         if (length <= tail || !ndm_text_name_equal(parent + length - tail, suffix))
             break;
@@ -80,13 +78,9 @@ static int find_option(const ndm_option_table *table, const char *path, const ch
 static const char *child_of(const char *key, const char *path)
 {
     size_t n = strlen(path);
-    char head[PATH_BYTES];
     if (n == 0)
         return strchr(key, '.') ? NULL : key;
-    if (strlen(key) <= n || key[n] != '.')
-        return NULL;
-    snprintf(head, sizeof head, "%.*s", (int)n, key);
-    return ndm_text_name_equal(head, path) ? key + n + 1 : NULL;
+    return ndm_text_starts_with(key, path) && key[n] == '.' ? key + n + 1 : NULL;
 }
 
 /* Names that may stand in the mapping `path`; returns how many. */
@@ -140,8 +134,8 @@ static const ndm_option_rule *find_rule(const ndm_option_table *table, const cha
         size_t n = strlen(rule->key);
         char head[PATH_BYTES];
         if (n > 0 && rule->key[n - 1] == '*') {
-            snprintf(head, sizeof head, "%.*s*", (int)(n - 1), path);
-            if (strlen(path) >= n - 1 && ndm_text_name_equal(head, rule->key))
+            snprintf(head, sizeof head, "%.*s", (int)(n - 1), rule->key);
+            if (ndm_text_starts_with(path, head))
                 return rule;
         } else if (ndm_text_name_equal(rule->key, path)) {
             return rule;
@@ -231,6 +225,18 @@ static ndm_status make_entry(const reader *r, const char *parent, const yaml_nod
     return length >= (int)sizeof e->path || strchr(text, '.') ? unknown_key(r, e) : NDM_OK;
 }
 
+/* The rule of a key inside an item; the rules know the list by any of the option's keys. */
+static const ndm_option_rule *item_rule(const reader *r, const ndm_option *o, const entry *member)
+{
+    const ndm_option_rule *rule = find_rule(r->table, member->path);
+    for (const ndm_option_synonym *s = o->synonyms; !rule && s && s->key; s++) {
+        char path[PATH_BYTES];
+        snprintf(path, sizeof path, "%s.%.100s", s->key, member->key);
+        rule = find_rule(r->table, path);
+    }
+    return rule;
+}
+
 /* An item that is a mapping: its list_key is the text, its other keys fall under rules. */
 static ndm_status parse_mapping_item(reader *r, const ndm_option *o, const entry *e,
                                      const yaml_node_t *item, const char *shown,
@@ -241,7 +247,7 @@ static ndm_status parse_mapping_item(reader *r, const ndm_option *o, const entry
          p < item->data.mapping.pairs.top; p++) {
         entry member;
         NDM_TRY(make_entry(r, e->path, p, &member));
-        const ndm_option_rule *rule = find_rule(r->table, member.path);
+        const ndm_option_rule *rule = item_rule(r, o, &member);
         const char *text = ndm_yaml_text(member.value);
         if (ndm_text_name_equal(member.key, o->list_key) && text && !found) {
             NDM_TRY(ndm_option_parse_item(o, shown, text, false, data));

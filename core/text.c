@@ -51,7 +51,7 @@ int ndm_text_distance(const char *a, const char *b)
     return last[nb];
 }
 
-static bool starts_with(const char *text, const char *prefix)
+bool ndm_text_starts_with(const char *text, const char *prefix)
 {
     while (*prefix && fold(*text) == fold(*prefix))
         text++, prefix++;
@@ -63,7 +63,8 @@ static const char *completion(const char *name, const char *const *names, size_t
 {
     const char *best = NULL;
     for (size_t i = 0; i < n && strlen(name) >= 3; i++) {
-        if (names[i] && starts_with(names[i], name) && (!best || strlen(names[i]) < strlen(best)))
+        if (names[i] && ndm_text_starts_with(names[i], name) &&
+            (!best || strlen(names[i]) < strlen(best)))
             best = names[i];
     }
     return best;
@@ -72,7 +73,7 @@ static const char *completion(const char *name, const char *const *names, size_t
 const char *ndm_text_nearest(const char *name, const char *const *names, size_t n)
 {
     size_t length = strlen(name);
-    int limit = length < 3 ? 1 : (int)(length + 2) / 3;
+    int limit = length < 6 ? 1 : (int)length / 3;
     const char *best = NULL;
     for (size_t i = 0; i < n; i++) {
         if (!names[i])

@@ -12,6 +12,7 @@
 
 /* Equal, where dash is underscore and case does not count. */
 bool ndm_text_name_equal(const char *a, const char *b);
+bool ndm_text_starts_with(const char *text, const char *prefix);
 
 /* Edits (insert, delete, replace, swap of neighbours) between two names; the same equalities. Names
  * above 127 characters are as far as they are long. */

@@ -33,6 +33,19 @@ static const char *tag_of(const yaml_event_t *event)
     }
 }
 
+static bool is_plain_tag(const char *tag)
+{
+    static const char prefix[] = "tag:yaml.org,2002:";
+    static const char *const plain[] = {"str", "int", "float", "bool", "null", "seq", "map"};
+    if (strncmp(tag, prefix, sizeof prefix - 1) != 0)
+        return false;
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
+        if (strcmp(tag + sizeof prefix - 1, plain[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
 static ndm_status check_event(const yaml_event_t *event, const char *name, int *documents)
 {
     size_t line = event->start_mark.line + 1;
@@ -42,7 +55,7 @@ static ndm_status check_event(const yaml_event_t *event, const char *name, int *
                  (const char *)event->data.alias.anchor);
     if (event->type == YAML_DOCUMENT_START_EVENT && ++*documents > 1)
         NDM_FAIL(NDM_ERR_FORMAT, "%s:%zu: a second document; one is read", name, line);
-    if (tag && strncmp(tag, "tag:yaml.org,2002:", 18) != 0)
+    if (tag && !is_plain_tag(tag))
         NDM_FAIL(NDM_ERR_FORMAT, "%s:%zu: tag '%s': only plain values are read", name, line, tag);
     return NDM_OK;
 }
