@@ -12,11 +12,11 @@
 /* A key that is read straight into a field. */
 typedef struct ndm_config_field {
     const char *key;
-    char type; /* 'i' int64_t, 'd' double, 'b' bool */
     size_t offset;
-    unsigned families;
-    bool required;
     double otherwise; /* default when absent or null */
+    unsigned families;
+    char type; /* 'i' int64_t, 'd' double, 'b' bool */
+    bool required;
 } ndm_config_field;
 
 extern const ndm_config_field ndm_config_fields[];

@@ -10,9 +10,9 @@
 
 struct preset {
     ndm_family family;
+    bool tied;
     int64_t hidden, layers, heads, kv_heads, head_dim, ffn, vocab, max_positions;
     double norm_eps, rope_theta;
-    bool tied;
     const char *summary;
 };
 

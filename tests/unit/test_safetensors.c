@@ -90,12 +90,12 @@ static void blocks_are_parts_of_the_whole(void **state)
 static const char *make_file(const char *name, const char *header, size_t data)
 {
     size_t n = strlen(header);
-    char *bytes = calloc(1, 8 + n + data);
+    char *bytes = calloc(1, 8 + n + data + 1);
     const char *path;
 
     for (int i = 0; i < 8; i++)
         bytes[i] = (char)(unsigned char)(n >> (8 * i));
-    memcpy(bytes + 8, header, n);
+    memcpy(bytes + 8, header, n + 1);
     path = scratch_write(name, bytes, 8 + n + data);
     free(bytes);
     return path;
