@@ -60,7 +60,7 @@ typedef struct ndm_option {
     const char *unit;     /* "seconds", "tokens"; NULL = none */
     const char *value;    /* placeholder in help: "FILE"; NULL = by type */
     const char *help;     /* one line, no full stop */
-    const char *group;    /* heading; options of a group are neighbours */
+    const char *group;    /* heading; options of a group are neighbours; NULL = "Options" */
     const char *(*check)(const char *text); /* NULL, or says what is allowed where text is not
                                                (STRING, INT, LIST item) */
 } ndm_option;

@@ -60,9 +60,15 @@ static void describe_synonyms(const ndm_option *o, const char *quote, ndm_buffer
         ndm_buffer_printf(out, "%s%s%s%s", out->length ? ", " : "", quote, s->key, quote);
 }
 
+static const char *group_of(const ndm_option *o)
+{
+    return o->group ? o->group : "Options";
+}
+
 static bool starts_group(const ndm_option_table *table, size_t i)
 {
-    return i == 0 || strcmp(table->options[i].group, table->options[i - 1].group) != 0;
+    const ndm_option *o = table->options;
+    return i == 0 || strcmp(group_of(&o[i]), group_of(&o[i - 1])) != 0;
 }
 
 /* Prints text broken at spaces, continued at the help column. */
@@ -110,7 +116,7 @@ void ndm_options_print_help(const ndm_option_table *table, FILE *out)
     fprintf(out, "usage: ndmesh %s %s\n\n%s.\n", table->command, table->usage, table->summary);
     for (size_t i = 0; i < table->n_options; i++) {
         if (starts_group(table, i))
-            fprintf(out, "\n%s:\n", table->options[i].group);
+            fprintf(out, "\n%s:\n", group_of(&table->options[i]));
         print_help_option(&table->options[i], out);
     }
     fprintf(out, "\nEvery option is also a key of RUN.yaml and a variable NDM_<OPTION>; flags win, "
@@ -171,7 +177,7 @@ void ndm_options_print_markdown(const ndm_option_table *table, FILE *out)
                 out,
                 "\n## %s\n\n| option | type | default | allowed | unit | also in YAML | meaning "
                 "|\n|---|---|---|---|---|---|---|\n",
-                table->options[i].group);
+                group_of(&table->options[i]));
         print_markdown_option(&table->options[i], out);
     }
     if (table->n_rules > 0)
@@ -229,7 +235,7 @@ void ndm_options_print_man(const ndm_option_table *table, FILE *out)
           out);
     for (size_t i = 0; i < table->n_options; i++) {
         if (starts_group(table, i))
-            fprintf(out, ".SS %s\n", table->options[i].group);
+            fprintf(out, ".SS %s\n", group_of(&table->options[i]));
         print_man_option(&table->options[i], out);
     }
 }

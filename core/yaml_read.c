@@ -6,7 +6,13 @@
 #include <string.h>
 
 /* A file of options is small; this bounds what a hostile one can cost. */
-enum { LIMIT_BYTES = 1 << 20 };
+enum { LIMIT_BYTES = 1 << 20, LIMIT_DEPTH = 32 };
+
+/* State of the pass over the events. */
+typedef struct scan {
+    int documents;
+    int depth;
+} scan;
 
 static ndm_status syntax_error(const yaml_parser_t *parser, const char *name)
 {
@@ -46,15 +52,22 @@ static bool is_plain_tag(const char *tag)
     return false;
 }
 
-static ndm_status check_event(const yaml_event_t *event, const char *name, int *documents)
+static ndm_status check_event(const yaml_event_t *event, const char *name, scan *seen)
 {
     size_t line = event->start_mark.line + 1;
     const char *tag = tag_of(event);
     if (event->type == YAML_ALIAS_EVENT)
         NDM_FAIL(NDM_ERR_FORMAT, "%s:%zu: alias '*%s': write the value out instead", name, line,
                  (const char *)event->data.alias.anchor);
-    if (event->type == YAML_DOCUMENT_START_EVENT && ++*documents > 1)
+    if (event->type == YAML_DOCUMENT_START_EVENT && ++seen->documents > 1)
         NDM_FAIL(NDM_ERR_FORMAT, "%s:%zu: a second document; one is read", name, line);
+    if (event->type == YAML_SEQUENCE_START_EVENT || event->type == YAML_MAPPING_START_EVENT)
+        seen->depth++;
+    if (event->type == YAML_SEQUENCE_END_EVENT || event->type == YAML_MAPPING_END_EVENT)
+        seen->depth--;
+    if (seen->depth > LIMIT_DEPTH) /* libyaml's time grows with the square of it */
+        NDM_FAIL(NDM_ERR_FORMAT, "%s:%zu: nested deeper than %d levels", name, line,
+                 (int)LIMIT_DEPTH);
     if (tag && !is_plain_tag(tag))
         NDM_FAIL(NDM_ERR_FORMAT, "%s:%zu: tag '%s': only plain values are read", name, line, tag);
     return NDM_OK;
@@ -62,12 +75,12 @@ static ndm_status check_event(const yaml_event_t *event, const char *name, int *
 
 static ndm_status check_events(yaml_parser_t *parser, const char *name)
 {
-    int documents = 0;
+    scan seen = {0};
     for (bool end = false; !end;) {
         yaml_event_t event;
         if (!yaml_parser_parse(parser, &event))
             return syntax_error(parser, name);
-        ndm_status status = check_event(&event, name, &documents);
+        ndm_status status = check_event(&event, name, &seen);
         end = event.type == YAML_STREAM_END_EVENT;
         yaml_event_delete(&event);
         NDM_TRY(status);

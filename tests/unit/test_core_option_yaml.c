@@ -231,7 +231,7 @@ static void broken_files_are_refused_with_their_line(void **state)
     memset(big, '#', bytes);
     format_error(big, bytes, "run.yaml: 1048577 bytes");
     memset(big, '[', bytes);
-    format_error(big, 200000, "run.yaml:");
+    format_error(big, bytes - 1, "run.yaml:1: nested deeper than 32 levels");
     free(big);
     ndm_options *o = fresh(&sample);
     expect_ok(load_yaml(o, ""));
@@ -266,7 +266,7 @@ static void mutated_files_never_crash(void **state)
     for (uint64_t i = 0; i < 5000; i++) {
         char text[sizeof good];
         memcpy(text, good, sizeof good);
-        for (uint64_t k = 0; k <= i % 4; k++) {
+        for (uint64_t k = 0; k <= i % 8 / 5; k++) {
             uint64_t r = ndm_rng_u64(seed, i, k);
             static const char bytes[] = "\n :-[]{}\"'&*!|>#%@?,\x80\x01~\tzB9";
             text[r % (sizeof good - 1)] = bytes[(r >> 32) % (sizeof bytes - 1)];
@@ -279,6 +279,7 @@ static void mutated_files_never_crash(void **state)
         refused += status != NDM_OK;
         ndm_options_destroy(o);
     }
+    print_message("%d accepted, %d refused\n", accepted, refused);
     assert_true(accepted > 100 && refused > 100);
 }
 
