@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensor parallelism: column-parallel, then row-parallel matrices, so that a branch needs one
+ * collective at each end. Shoeybi et al., "Megatron-LM", 2019; with sequence parallelism between
+ * the regions: Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models",
+ * 2022, section 4.2.
+ *
+ *                     enter a column op            leave a row op
+ * sequence parallel   forward all-gather rows      forward reduce-scatter rows
+ *                     backward reduce-scatter      backward all-gather
+ * replicated          forward nothing              forward all-reduce
+ *                     backward all-reduce          backward nothing */
+#include "core/dtype.h"
+#include "strategies/internal.h"
+
+static bool applies(const ndm_context *context, const ndm_fsdp_config *fsdp)
+{
+    (void)fsdp;
+    return ndm_context_axes_size(context, NDM_AXIS_TP) > 1;
+}
+
+static ndm_status tp_comm(ndm_context *context, ndm_comm **comm)
+{
+    return ndm_context_comm(context, NDM_AXIS_TP, comm);
+}
+
+/* Own rows -> all rows; each rank's block lies at its place. Not in place unless x is that block.
+ */
+static ndm_status gather_rows(ndm_context *context, const float *x, float *full, int64_t rows,
+                              int64_t width, ndm_stream *stream)
+{
+    ndm_comm *tp;
+
+    NDM_TRY(tp_comm(context, &tp));
+    return ndm_all_gather(tp, x, full, rows / ndm_comm_size(tp) * width, NDM_F32, stream);
+}
+
+/* Partial sums of all rows -> the sum of own rows. */
+static ndm_status scatter_rows(ndm_context *context, float *x, const float *full, int64_t rows,
+                               int64_t width, ndm_stream *stream)
+{
+    ndm_comm *tp;
+
+    NDM_TRY(tp_comm(context, &tp));
+    return ndm_reduce_scatter(tp, full, x, rows / ndm_comm_size(tp) * width, NDM_F32, NDM_F32,
+                              NDM_SUM, stream);
+}
+
+static ndm_status sum_rows(ndm_context *context, float *full, int64_t rows, int64_t width,
+                           ndm_stream *stream)
+{
+    ndm_comm *tp;
+
+    NDM_TRY(tp_comm(context, &tp));
+    return ndm_all_reduce(tp, full, rows * width, NDM_F32, NDM_SUM, stream);
+}
+
+static ndm_status linear_in(ndm_context *context, ndm_direction direction, float *x, float *full,
+                            int64_t rows, int64_t width, ndm_stream *stream)
+{
+    bool split = ndm_context_sequence_parallel(context);
+
+    if (direction == NDM_FORWARD)
+        return split ? gather_rows(context, x, full, rows, width, stream) : NDM_OK;
+    return split ? scatter_rows(context, x, full, rows, width, stream)
+                 : sum_rows(context, full, rows, width, stream);
+}
+
+static ndm_status linear_out(ndm_context *context, ndm_direction direction, float *x, float *full,
+                             int64_t rows, int64_t width, ndm_stream *stream)
+{
+    bool split = ndm_context_sequence_parallel(context);
+
+    if (direction == NDM_BACKWARD)
+        return split ? gather_rows(context, x, full, rows, width, stream) : NDM_OK;
+    return split ? scatter_rows(context, x, full, rows, width, stream)
+                 : sum_rows(context, full, rows, width, stream);
+}
+
+/* all-gather of 4 floats a row: logits themselves never travel. */
+static ndm_status loss_stats(ndm_context *context, float *stats, float *all, int64_t rows,
+                             ndm_stream *stream)
+{
+    ndm_comm *tp;
+
+    NDM_TRY(tp_comm(context, &tp));
+    NDM_TRY(ndm_all_gather(tp, stats, all, 4 * rows, NDM_F32, stream));
+    return ndm_ce_merge(stream, &(ndm_ce_merge_args){all, stats, rows, ndm_comm_size(tp)});
+}
+
+/* ---- gradients of parameters that tp ranks share
+ * -------------------------------------------------- */
+
+/* The part of a parameter inside this rank's slice: [*from, *to) in the slice; false if there is
+ * none. */
+static bool inside_slice(const ndm_unit *u, const ndm_param *p, int64_t *from, int64_t *to)
+{
+    int64_t begin = u->index * u->slice, end = begin + u->slice;
+
+    *from = (p->start > begin ? p->start : begin) - begin;
+    *to = (p->start + p->numel < end ? p->start + p->numel : end) - begin;
+    return *from < *to;
+}
+
+static ndm_status sharers_comm(ndm_context *context, int64_t sharers, ndm_comm **comm)
+{
+    if (sharers == ndm_context_axes_size(context, NDM_AXIS_TP))
+        return tp_comm(context, comm);
+    return ndm_comms_get_block(context->comms, NDM_AXIS_TP, sharers, comm);
+}
+
+/* Every sharer holds the same slice of the same parameters, since their layouts are equal. */
+static ndm_status sum_shared_grads(ndm_context *context, ndm_unit *unit, ndm_stream *stream)
+{
+    int64_t from, to;
+
+    if (!ndm_context_last_micro_batch(context))
+        return NDM_OK;
+    for (int64_t i = 0; i < unit->n_params; i++) {
+        const ndm_param *p = &unit->params[i];
+        ndm_comm *comm;
+        if (!p->sum_over_sharers || !inside_slice(unit, p, &from, &to))
+            continue;
+        NDM_TRY(sharers_comm(context, p->sharers, &comm));
+        NDM_TRY(ndm_all_reduce(comm, unit->grad_slice + from, to - from, NDM_F32, NDM_SUM, stream));
+    }
+    return NDM_OK;
+}
+
+/* ---- account
+ * --------------------------------------------------------------------------------------- */
+
+static void describe_linear(const ndm_context *context, const ndm_describe_args *a,
+                            ndm_traffic_fn emit, void *user)
+{
+    int64_t n = ndm_context_axes_size(context, NDM_AXIS_TP),
+            bytes = a->rows * a->hidden * (int64_t)sizeof(float);
+    bool split = ndm_context_sequence_parallel(context);
+    ndm_traffic t = {"tp", "linear", NDM_FORWARD, NDM_ALL_GATHER, NDM_AXIS_TP, a->column_inputs, 0};
+
+    if (!split) {
+        t.kind = NDM_ALL_REDUCE;
+        t.calls = a->row_outputs;
+        t.bytes = t.calls * 2 * (n - 1) * bytes / n;
+        emit(user, &t);
+        t.direction = NDM_BACKWARD;
+        t.calls = a->column_inputs;
+        t.bytes = t.calls * 2 * (n - 1) * bytes / n;
+        emit(user, &t);
+        return;
+    }
+    for (int direction = NDM_FORWARD; direction <= NDM_BACKWARD; direction++) {
+        bool forward = direction == NDM_FORWARD;
+        t.direction = (ndm_direction)direction;
+        t.kind = NDM_ALL_GATHER;
+        t.calls = forward ? a->column_inputs : a->row_outputs;
+        t.bytes = t.calls * (n - 1) * bytes / n;
+        emit(user, &t);
+        t.kind = NDM_REDUCE_SCATTER;
+        t.calls = forward ? a->row_outputs : a->column_inputs;
+        t.bytes = t.calls * (n - 1) * bytes / n;
+        emit(user, &t);
+    }
+}
+
+static void describe_shared(const ndm_describe_args *a, ndm_traffic_fn emit, void *user)
+{
+    ndm_traffic t = {"tp", "unit", NDM_BACKWARD, NDM_ALL_REDUCE, NDM_AXIS_TP, 0, 0};
+    int64_t from, to;
+
+    for (int64_t i = 0; i < a->unit->n_params; i++) {
+        const ndm_param *p = &a->unit->params[i];
+        if (!p->sum_over_sharers || !inside_slice(a->unit, p, &from, &to))
+            continue;
+        t.calls++;
+        t.bytes += 2 * (p->sharers - 1) * (to - from) * (int64_t)sizeof(float) / p->sharers;
+    }
+    if (t.calls > 0)
+        emit(user, &t);
+}
+
+static void describe(const ndm_context *context, const ndm_describe_args *args, ndm_traffic_fn emit,
+                     void *user)
+{
+    if (args->column_inputs + args->row_outputs > 0)
+        describe_linear(context, args, emit, user);
+    if (args->unit)
+        describe_shared(args, emit, user);
+}
+
+const ndm_strategy ndm_strategy_tp = {
+    .name = "tp",
+    .summary = "cut matrices by output or input features over tp",
+    .axes = NDM_AXIS_TP,
+    .applies = applies,
+    .linear_in = linear_in,
+    .linear_out = linear_out,
+    .loss_stats = loss_stats,
+    .grads = sum_shared_grads,
+    .describe = describe,
+};
