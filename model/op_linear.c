@@ -177,16 +177,9 @@ static ndm_linear_call column_call(const ndm_run *run, const ndm_model_op *op)
 
 ndm_status ndm_op_column_forward(const ndm_run *run, const ndm_model_op *op)
 {
-    ndm_model *m = run->model;
-    const ndm_sizes *s = &m->size;
     ndm_linear_call call = column_call(run, op);
-    float *full = ndm_run_slot(run, op->in);
 
-    if (!run->again ||
-        !m->saved[op->in]) /* all-gather over tp: N*C floats, once per making of the input */
-        NDM_TRY(ndm_engine_linear_in(m->context, NDM_FORWARD, full + s->row0 * s->hidden, full,
-                                     s->padded, s->hidden));
-    return ndm_linear_apply(run, &call, full, ndm_run_slot(run, op->out));
+    return ndm_linear_apply(run, &call, ndm_run_slot(run, op->in), ndm_run_slot(run, op->out));
 }
 
 ndm_status ndm_op_column_backward(const ndm_run *run, const ndm_model_op *op)

@@ -44,7 +44,9 @@ ndm_status ndm_op_norm_forward(const ndm_run *run, const ndm_model_op *op)
     };
 
     choose_stream(run, op, &args);
-    return ndm_norm(m->context->compute, &args);
+    NDM_TRY(ndm_norm(m->context->compute, &args));
+    return ndm_engine_linear_in(m->context, NDM_FORWARD, args.y, ndm_run_slot(run, op->out),
+                                m->size.padded, m->size.hidden);
 }
 
 ndm_status ndm_op_norm_backward(const ndm_run *run, const ndm_model_op *op)
