@@ -147,7 +147,7 @@ def options():
         "deep": "a: " + "[" * 3000 + "\n",
         "not-utf8": b"model: \xff\xfe\n",
         "nul": b"model: a\x00b\n",
-        "ok-tag": "steps: !!python/object:os.system 3\n",
+        "tag": "steps: !!python/object:os.system 3\n",
     }
     for name, text in cases.items():
         put("options", name + ".yaml", text)
