@@ -41,6 +41,7 @@ static const char *check_rank(const char *text)
 #define AXIS                                                                                      \
     .type = NDM_OPTION_INT, .map = "auto=-1", AT_LEAST(-1), .check = check_axis, .unit = "ranks", \
     .group = "Mesh"
+#define OUTPUT .group = "Evaluation and output"
 
 /* A key at the top and inside parallelism_config, where it may also carry that prefix. */
 #define MESH_KEY(name)                   \
@@ -438,7 +439,7 @@ static const ndm_option options[] = {
      .value = "FILE",
      .initially = "off",
      .help = "evaluation data, repeatable",
-     .group = "Evaluation and output"},
+     OUTPUT},
     {.name = "eval-every",
      .type = NDM_OPTION_INT,
      .initial = "0",
@@ -447,12 +448,12 @@ static const ndm_option options[] = {
      .synonyms = NDM_OPTION_SYNONYMS({"eval_steps", NULL}),
      .unit = "steps",
      .help = "distance of evaluations",
-     .group = "Evaluation and output"},
+     OUTPUT},
     {.name = "metrics",
      PATH("FILE.jsonl"),
      .initially = "off",
      .help = "one JSON line a step",
-     .group = "Evaluation and output"},
+     OUTPUT},
     {.name = "log-every",
      .type = NDM_OPTION_INT,
      .initial = "1",
@@ -460,30 +461,27 @@ static const ndm_option options[] = {
      .synonyms = NDM_OPTION_SYNONYMS({"logging_steps", NULL}),
      .unit = "steps",
      .help = "distance of progress lines",
-     .group = "Evaluation and output"},
+     OUTPUT},
     {.name = "trace",
      PATH("FILE.json"),
      .initially = "off",
      .help = "time line of the run, for a trace viewer",
-     .group = "Evaluation and output"},
+     OUTPUT},
     {.name = "dump-grads",
      PATH("FILE.safetensors"),
      .initially = "off",
      .help = "write the gradients of the first step, before clipping",
-     .group = "Evaluation and output"},
+     OUTPUT},
     {.name = "dry-run",
      FLAG,
      .help = "check everything, print the chain and bytes per rank, and exit",
-     .group = "Evaluation and output"},
+     OUTPUT},
     {.name = "print-config",
      FLAG,
      .help = "print each value and where it came from, and exit",
-     .group = "Evaluation and output"},
-    {.name = "quiet", FLAG, .help = "no progress lines", .group = "Evaluation and output"},
-    {.name = "json",
-     FLAG,
-     .help = "print one JSON document and nothing else",
-     .group = "Evaluation and output"},
+     OUTPUT},
+    {.name = "quiet", FLAG, .help = "no progress lines", OUTPUT},
+    {.name = "json", FLAG, .help = "print one JSON document and nothing else", OUTPUT},
 };
 
 static const ndm_option_rule rules[] = {

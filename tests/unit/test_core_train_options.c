@@ -3,6 +3,7 @@
  */
 #include "option_case.h"
 
+#include <core/file.h>
 #include <train/options.h>
 
 static const char accelerate[] = "compute_environment: LOCAL_MACHINE\n"
@@ -292,6 +293,24 @@ static void wrong_values_are_refused(void **state)
                  "run.yaml:2: mixed_precision: fp32 contradicts bf16: bf16 at line 1");
 }
 
+/* docs/config.md is what `ndmesh help train --markdown` prints. */
+static void the_documentation_is_up_to_date(void **state)
+{
+    (void)state;
+    ndm_buffer written = {0};
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    assert_non_null(out);
+    ndm_options_print_markdown(&ndm_train_option_table, out);
+    fclose(out);
+    expect_ok(ndm_file_read(NDM_DOCS "/config.md", &written));
+    if (strcmp(ndm_buffer_text(&written), text) != 0)
+        fail_msg("run 'ndmesh help train --markdown > docs/config.md'");
+    ndm_buffer_finish(&written);
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -302,6 +321,7 @@ int main(void)
         cmocka_unit_test(maps_give_the_meaning_of_other_tools),
         cmocka_unit_test(what_would_change_the_result_is_refused),
         cmocka_unit_test(wrong_values_are_refused),
+        cmocka_unit_test(the_documentation_is_up_to_date),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
