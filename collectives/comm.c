@@ -144,6 +144,7 @@ static ndm_status prepare_backends(ndm_comms *comms)
     char why[256] = "";
 
     for (int64_t i = 0; list[i]; i++) {
+        ndm_status status = NDM_OK;
         if (comms->forced && comms->forced != list[i])
             continue;
         if (!list[i]->probe(comms->world, comms->device, why, sizeof why)) {
@@ -152,8 +153,10 @@ static ndm_status prepare_backends(ndm_comms *comms)
             continue;
         }
         if (list[i]->comms_init)
-            NDM_TRY(list[i]->comms_init(comms, &comms->backend_state[i]));
-        comms->backend_ready[i] = true;
+            status = list[i]->comms_init(comms, &comms->backend_state[i]);
+        if (status != NDM_OK && (comms->forced || status != NDM_ERR_UNSUPPORTED))
+            return status;
+        comms->backend_ready[i] = status == NDM_OK;
     }
     return NDM_OK;
 }

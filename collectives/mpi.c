@@ -28,7 +28,8 @@ static ndm_status comm_init(ndm_comm *comm)
 
 static void comm_finish(ndm_comm *comm)
 {
-    ndm_staging_destroy(comm, comm->state);
+    ndm_staging_finish(comm, comm->state);
+    free(comm->state);
     comm->state = NULL;
 }
 

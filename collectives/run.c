@@ -24,6 +24,8 @@ static bool ready(ndm_task *task)
         return true; /* start fails */
     if (comm->started + 1 != run->signature.sequence)
         return false;
+    if (run->ops->ready && !run->ops->ready(run))
+        return false;
     if (run->delay > 0) {
         run->delay--;
         return false;

@@ -16,6 +16,7 @@ typedef struct ndm_run ndm_run;
 enum { NDM_RUN_POLLS_BETWEEN_CHECKS = 64 };
 
 typedef struct ndm_run_ops {
+    bool (*ready)(const ndm_run *run); /* NULL = whenever it is its turn */
     ndm_status (*start)(ndm_run *run);
     ndm_status (*poll)(ndm_run *run, bool *progressed, bool *done);
     bool (*waits_for)(const ndm_run *run, int64_t member); /* has member not done its part yet? */

@@ -91,11 +91,10 @@ static void give_back_staging(ndm_schedule *s)
         ndm_device_free(comm->owner->device, s->staging);
 }
 
-void ndm_staging_destroy(ndm_comm *comm, ndm_staging *staging)
+void ndm_staging_finish(ndm_comm *comm, ndm_staging *staging)
 {
-    if (staging)
-        ndm_device_free(comm->owner->device, staging->memory);
-    free(staging);
+    ndm_device_free(comm->owner->device, staging->memory);
+    *staging = (ndm_staging){0};
 }
 
 /* ---- running --------------------------------------------------------------------------------- */

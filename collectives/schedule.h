@@ -53,6 +53,6 @@ typedef struct ndm_staging {
     bool taken;
 } ndm_staging;
 
-void ndm_staging_destroy(ndm_comm *comm, ndm_staging *staging);
+void ndm_staging_finish(ndm_comm *comm, ndm_staging *staging);
 
 #endif
