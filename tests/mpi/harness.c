@@ -87,6 +87,31 @@ ndm_parallelism_config *harness_meshes(int64_t max, int64_t *n)
     return list;
 }
 
+const char *const *harness_backends(void)
+{
+    static const char *names[16];
+    const ndm_comm_backend *const *list = ndm_comm_backend_list();
+    int n = 0;
+
+    for (; *list && n < 14; list++)
+        names[n++] = (*list)->name;
+    if (world->nodes > 1)
+        names[n++] = "auto";
+    names[n] = NULL;
+    return names;
+}
+
+static bool takes_all_groups(ndm_comms *comms)
+{
+    ndm_status status = NDM_OK;
+    ndm_comm *comm;
+
+    for (ndm_axis_set axes = 0; axes <= NDM_AXES_ALL && status == NDM_OK; axes++)
+        status = ndm_comms_get(comms, axes, &comm);
+    check_all(status == NDM_OK || status == NDM_ERR_UNSUPPORTED);
+    return ndm_world_agree(world, status) == NDM_OK;
+}
+
 bool fixture_init(fixture *f, const ndm_parallelism_config *config, const char *backend)
 {
     ndm_status status;
@@ -95,6 +120,10 @@ bool fixture_init(fixture *f, const ndm_parallelism_config *config, const char *
     must(ndm_mesh_create(config, ndm_world_size(world), &f->mesh));
     status = ndm_comms_create(world, f->mesh, device, backend, &f->comms);
     check_all(status == NDM_OK || status == NDM_ERR_UNSUPPORTED);
+    if (status == NDM_OK && !takes_all_groups(f->comms)) {
+        ndm_comms_destroy(f->comms);
+        status = NDM_ERR_UNSUPPORTED;
+    }
     if (status != NDM_OK) {
         ndm_mesh_destroy(f->mesh);
         return false;

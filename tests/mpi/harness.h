@@ -38,7 +38,12 @@ void must_at(ndm_status status, const char *text, const char *file, int line);
  * same on all ranks. Free with free(). */
 ndm_parallelism_config *harness_meshes(int64_t max, int64_t *n);
 
-/* Makes a mesh and its communicators over a backend; false if its probe says no. */
+/* Names of all backends, NULL-terminated, and "auto" if the world spans nodes, where it is a mix.
+ */
+const char *const *harness_backends(void);
+
+/* Makes a mesh and its communicators over a backend; false if its probe says no, or it does not
+ * take all groups. */
 typedef struct fixture {
     ndm_mesh *mesh;
     ndm_comms *comms;

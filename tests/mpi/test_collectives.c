@@ -246,7 +246,7 @@ static void try_mesh(fixture *f, const char *backend)
 
 static void every_backend(void (*body)(fixture *, const char *), int64_t max_meshes)
 {
-    const ndm_comm_backend *const *list = ndm_comm_backend_list();
+    const char *const *list = harness_backends();
     int64_t n;
     ndm_parallelism_config *meshes = harness_meshes(100, &n);
     fixture f;
@@ -255,9 +255,9 @@ static void every_backend(void (*body)(fixture *, const char *), int64_t max_mes
         for (int64_t m = 0; m < max_meshes && m < n; m++) {
             /* spread over the list, so that each axis is seen split and whole */
             const ndm_parallelism_config *config = &meshes[m * (n - 1) / max_meshes];
-            if (!fixture_init(&f, config, (*list)->name))
+            if (!fixture_init(&f, config, *list))
                 break;
-            body(&f, (*list)->name);
+            body(&f, *list);
             fixture_finish(&f);
         }
     free(meshes);

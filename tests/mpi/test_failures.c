@@ -14,13 +14,13 @@ static const int64_t SECOND = 1000000000;
 /* Runs a body on a fresh set of communicators for every backend that serves several ranks. */
 static void every_backend(void (*body)(fixture *f, ndm_comm *comm))
 {
-    const ndm_comm_backend *const *list = ndm_comm_backend_list();
+    const char *const *list = harness_backends();
     ndm_parallelism_config config = NDM_PARALLELISM_CONFIG_INIT;
     ndm_comm *comm;
     fixture f;
 
     for (; *list && ndm_world_size(world) > 1; list++) {
-        if (!fixture_init(&f, &config, (*list)->name))
+        if (!fixture_init(&f, &config, *list))
             continue;
         must(ndm_comms_get(f.comms, NDM_AXES_ALL, &comm));
         must(ndm_barrier(comm, f.compute));

@@ -94,7 +94,7 @@ static bool storm(fixture *f, uint64_t s)
 
 static void storms(int64_t delay)
 {
-    const ndm_comm_backend *const *list = ndm_comm_backend_list();
+    const char *const *list = harness_backends();
     int64_t n;
     ndm_parallelism_config *meshes = harness_meshes(100, &n);
     char text[96];
@@ -102,10 +102,10 @@ static void storms(int64_t delay)
 
     for (; *list; list++)
         for (int64_t m = 0; m < n; m += 1 + n / 3) {
-            if (!fixture_init(&f, &meshes[m], (*list)->name))
+            if (!fixture_init(&f, &meshes[m], *list))
                 break;
             ndm_comms_delay(f.comms, delay, seed() + (uint64_t)m);
-            snprintf(text, sizeof text, "%s, mesh %lld, seed %llu", (*list)->name, (long long)m,
+            snprintf(text, sizeof text, "%s, mesh %lld, seed %llu", *list, (long long)m,
                      (unsigned long long)seed());
             check_all_at(storm(&f, seed() + (uint64_t)m), text, __FILE__, __LINE__);
             fixture_finish(&f);
