@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Trains tiny models on every mesh of the ranks it is started on and compares with one rank: rank 0
+ * makes the reference alone, in the same process. */
+#include <getopt.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/rng.h"
+#include "equiv.h"
+
+/* fp32: sums over ranks, micro-batches and blocks of keys come in another order than one rank's, so
+ * each sum differs by some units of 6e-8 in the last place; 5 steps through a few layers leave a
+ * few 1e-7, and 1e-5 is what cannot be a mistake yet. bf16: weights and gradients lose 2^-9 each on
+ * their way; what remains differs from fp32 by the same few per cent wherever it is cut. The bound
+ * is one for all meshes. */
+static const errors LIMIT = {.loss = 1e-5, .norm = 1e-5, .update = 1e-5};
+static const errors LIMIT_BF16 = {.loss = 5e-3, .norm = 3e-2, .update = 6e-2};
+
+typedef struct options {
+    int64_t variants; /* of each mesh; 0 = all */
+    uint64_t seed;
+    const char *problem, *mesh;
+    bool verbose, repeat;
+    ndm_axis_set axes; /* only meshes whose other axes are 1 */
+} options;
+
+typedef struct tally {
+    int64_t runs, refused, failed, repeated;
+    errors worst, worst_bf16;
+} tally;
+
+static int rank;
+
+static void report(const char *verdict, const problem *p, const variant *v, const char *note)
+{
+    char text[256];
+
+    if (rank == 0)
+        printf("%-7s %-7s %s%s%s\n", verdict, p->name, variant_text(v, text, sizeof text),
+               note[0] ? ": " : "", note);
+    if (rank == 0)
+        fflush(stdout);
+}
+
+static void fail(tally *t, const problem *p, const variant *v, const char *note)
+{
+    t->failed++;
+    report("FAIL", p, v, note);
+}
+
+static void worst(errors *w, const errors *e)
+{
+    w->loss = fmax(w->loss, e->loss);
+    w->norm = fmax(w->norm, e->norm);
+    w->update = fmax(w->update, e->update);
+}
+
+/* On rank 0: judges the numbers of a run. */
+static void judge(const options *o, tally *t, const problem *p, const variant *v, const record *got,
+                  const record *want)
+{
+    const errors *limit = v->bf16 ? &LIMIT_BF16 : &LIMIT;
+    errors e = compare(got, want);
+    char note[256];
+
+    worst(v->bf16 ? &t->worst_bf16 : &t->worst, &e);
+    snprintf(note, sizeof note, "loss %.1e norm %.1e update %.1e (%s)%s", e.loss, e.norm, e.update,
+             e.tensor ? e.tensor : "-", got->replicas_differ ? ", replicas differ" : "");
+    if (e.unchanged)
+        snprintf(note, sizeof note, "%lld elements of matrices never changed",
+                 (long long)e.unchanged);
+    bool good = e.loss <= limit->loss && e.norm <= limit->norm && e.update <= limit->update &&
+                !e.unchanged && !got->replicas_differ;
+    if (!good)
+        fail(t, p, v, note);
+    else if (o->verbose)
+        report("ok", p, v, note);
+}
+
+static void run_again(tally *t, const problem *p, const variant *v, const record *first)
+{
+    record second;
+
+    MUST(run_variant(p, v, MPI_COMM_WORLD, &second));
+    t->repeated++;
+    if (rank == 0 && !same_bits(first, &second))
+        fail(t, p, v, "the second time, other bits");
+    record_finish(&second);
+}
+
+static void try_variant(const options *o, tally *t, const problem *p, const variant *v,
+                        const record *want, bool repeat)
+{
+    record got;
+    ndm_status status = run_variant(p, v, MPI_COMM_WORLD, &got);
+    bool refused = variant_refused(p, v);
+
+    t->runs++;
+    if (refused || status == NDM_ERR_CONFIG) {
+        t->refused++;
+        if (!refused || status != NDM_ERR_CONFIG)
+            fail(t, p, v, refused ? "must be refused" : ndm_error_message());
+        else if (o->verbose)
+            report("refused", p, v, ndm_error_message());
+    } else if (status != NDM_OK) {
+        char text[256];
+        die("%s %s: %s: %s", p->name, variant_text(v, text, sizeof text), ndm_status_name(status),
+            ndm_error_message());
+    } else {
+        if (rank == 0)
+            judge(o, t, p, v, &got, want);
+        if (repeat)
+            run_again(t, p, v, &got);
+    }
+    record_finish(&got);
+}
+
+static bool wanted(const options *o, const variant *mesh)
+{
+    char text[64];
+
+    for (int a = 0; a < NDM_AXIS_COUNT; a++)
+        if (!(o->axes & 1u << a) && mesh->mesh[a] > 1)
+            return false;
+    if (GLOBAL_BATCH % variant_size(mesh, NDM_AXES_DP))
+        return false; /* no whole samples for a rank: the global batch is fixed */
+    snprintf(text, sizeof text, "%lld.%lld.%lld.%lld", (long long)mesh->mesh[0],
+             (long long)mesh->mesh[1], (long long)mesh->mesh[2], (long long)mesh->mesh[3]);
+    return !o->mesh || strcmp(o->mesh, text) == 0;
+}
+
+static void try_mesh(const options *o, tally *t, const problem *p, const variant *mesh,
+                     const record *want)
+{
+    variant_list list;
+    char text[64];
+
+    snprintf(text, sizeof text, "%s.%lld.%lld.%lld.%lld", p->name, (long long)mesh->mesh[0],
+             (long long)mesh->mesh[1], (long long)mesh->mesh[2], (long long)mesh->mesh[3]);
+    list_variants(mesh->mesh, &list);
+    list_draw(&list, o->variants, o->seed + ndm_rng_stream(text));
+    for (int64_t i = 0; i < list.n; i++)
+        try_variant(o, t, p, &list.items[i], want, o->repeat || i == 0);
+    variant v = list.items[0];
+    v.zero = 3;
+    v.reshard = NDM_RESHARD_ALWAYS;
+    v.bf16 = true;
+    try_variant(o, t, p, &v, want, false);
+    free(list.items);
+}
+
+static void try_problem(const options *o, tally *t, const problem *p, const variant_list *meshes)
+{
+    const variant one = {.mesh = {1, 1, 1, 1},
+                         .zero = 3,
+                         .reshard = NDM_RESHARD_ALWAYS,
+                         .accum = 1,
+                         .defer_replicas = true,
+                         .sequence_parallel = true};
+    record want = {0};
+
+    if (o->problem && strcmp(o->problem, p->name) != 0)
+        return;
+    if (rank == 0)
+        MUST(run_variant(p, &one, MPI_COMM_SELF, &want));
+    for (int64_t i = 0; i < meshes->n; i++)
+        if (wanted(o, &meshes->items[i]))
+            try_mesh(o, t, p, &meshes->items[i], &want);
+    record_finish(&want);
+}
+
+static void usage(void)
+{
+    if (rank == 0)
+        fprintf(stderr,
+                "usage: mpiexec -n RANKS test_equiv [--variants K] [--seed S] [--problem NAME]\n"
+                "         [--mesh R.S.C.T] [--axes dp,cp,tp] [--repeat] [--verbose]\n"
+                "  --variants K   draw K ways to run each mesh; 0 (default): all\n"
+                "  --repeat       run each twice and compare bits, not just the first of a mesh\n");
+    MPI_Finalize();
+    exit(2);
+}
+
+static options parse(int argc, char **argv)
+{
+    static const struct option names[] = {
+        {"variants", required_argument, NULL, 'k'}, {"seed", required_argument, NULL, 's'},
+        {"problem", required_argument, NULL, 'p'},  {"mesh", required_argument, NULL, 'm'},
+        {"axes", required_argument, NULL, 'a'},     {"repeat", no_argument, NULL, 'r'},
+        {"verbose", no_argument, NULL, 'v'},        {0}};
+    options o = {.seed = 1, .axes = NDM_AXES_ALL};
+    int c;
+
+    while ((c = getopt_long(argc, argv, "", names, NULL)) != -1) {
+        if (c == 'k')
+            o.variants = strtoll(optarg, NULL, 10);
+        else if (c == 's')
+            o.seed = strtoull(optarg, NULL, 10);
+        else if (c == 'p')
+            o.problem = optarg;
+        else if (c == 'm')
+            o.mesh = optarg;
+        else if (c == 'r')
+            o.repeat = true;
+        else if (c == 'v')
+            o.verbose = true;
+        else if (c != 'a' || ndm_axis_set_parse(optarg, &o.axes) != NDM_OK)
+            usage();
+    }
+    return o;
+}
+
+int main(int argc, char **argv)
+{
+    variant_list meshes;
+    tally t = {0};
+    int size, failed;
+    double start = ndm_clock_s();
+
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    options o = parse(argc, argv);
+    list_meshes(size, &meshes);
+    for (int i = 0; i < problem_count; i++)
+        try_problem(&o, &t, &problems[i], &meshes);
+    free(meshes.items);
+    if (rank == 0)
+        printf("%d ranks, seed %llu: %lld runs, %lld refused by the rule, %lld repeated, %lld "
+               "failed; largest errors: loss %.1e norm %.1e update %.1e, bf16 %.1e %.1e %.1e; "
+               "%.1f s\n",
+               size, (unsigned long long)o.seed, (long long)t.runs, (long long)t.refused,
+               (long long)t.repeated, (long long)t.failed, t.worst.loss, t.worst.norm,
+               t.worst.update, t.worst_bf16.loss, t.worst_bf16.norm, t.worst_bf16.update,
+               ndm_clock_s() - start);
+    failed = t.failed > 0 || t.runs == 0;
+    MPI_Bcast(&failed, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    MPI_Finalize();
+    return failed;
+}
