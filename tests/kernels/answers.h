@@ -15,7 +15,4 @@ extern const size_t answers_attention_count;
 extern const struct CMUnitTest answers_loss[];
 extern const size_t answers_loss_count;
 
-/* n numbers near normal, another stream for each name. */
-void answer_fill(float *x, int64_t n, const char *name);
-
 #endif

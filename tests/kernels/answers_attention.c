@@ -22,10 +22,10 @@ static tensors t, dense, ring;
 static void fill_tensors(void)
 {
     memset(&t, 0, sizeof t);
-    answer_fill(t.q, B * T * Q, "q");
-    answer_fill(t.k, B * T * KV, "k");
-    answer_fill(t.v, B * T * KV, "v");
-    answer_fill(t.dout, B * T * Q, "dout");
+    test_fill(t.q, B * T * Q, "q");
+    test_fill(t.k, B * T * KV, "k");
+    test_fill(t.v, B * T * KV, "v");
+    test_fill(t.dout, B * T * Q, "dout");
     for (int i = 0; i < B * T; i++)
         t.index[i] = i % T;
 }

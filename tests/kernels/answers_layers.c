@@ -250,7 +250,7 @@ static void rope_by_definition(void **state)
 
     (void)state;
     rope_tables(c, s);
-    answer_fill(before, 4 * 2 * ROPE_D, "x");
+    test_fill(before, 4 * 2 * ROPE_D, "x");
     memcpy(x, before, sizeof x);
     assert_ok(ndm_rope(STREAM, &args));
     for (int head = 0; head < 8; head++)

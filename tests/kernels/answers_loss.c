@@ -118,7 +118,7 @@ static void cross_entropy_of_any_slices(void **state)
     float logits[N * V];
 
     (void)state;
-    answer_fill(logits, N * V, "logits");
+    test_fill(logits, N * V, "logits");
     check_cross_entropy(logits, 1e-6);
 }
 
@@ -127,7 +127,7 @@ static void large_logits_do_not_overflow(void **state)
     float logits[N * V];
 
     (void)state;
-    answer_fill(logits, N * V, "logits");
+    test_fill(logits, N * V, "logits");
     for (int i = 0; i < N * V; i++)
         logits[i] = logits[i] * 2.0f + (i % 3 == 0 ? 1e4f : -1e4f);
     check_cross_entropy(logits, 2e-3); /* fp32 logits near 1e4 are 1e-3 apart */
@@ -217,8 +217,8 @@ static void adamw_follows_torch(void **state)
     adamw_state expected = {0};
 
     (void)state;
-    answer_fill(w, WEIGHTS, "w");
-    answer_fill(g, STEPS * WEIGHTS, "g");
+    test_fill(w, WEIGHTS, "w");
+    test_fill(g, STEPS * WEIGHTS, "g");
     for (int i = 0; i < WEIGHTS; i++)
         expected.w[i] = w[i];
     for (int step = 1; step <= STEPS; step++) {

@@ -4,15 +4,7 @@
 
 #include <string.h>
 
-#include "core/rng.h"
-
 world answer_world;
-
-void answer_fill(float *x, int64_t n, const char *name)
-{
-    for (int64_t i = 0; i < n; i++)
-        x[i] = ndm_rng_normal(test_seed(), ndm_rng_stream(name), (uint64_t)i);
-}
 
 static int run(const char *table, const char *part, const struct CMUnitTest *tests, size_t count)
 {

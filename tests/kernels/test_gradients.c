@@ -9,7 +9,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/rng.h"
 #include "kernels/table.h"
 
 static const float step = 0x1p-4f;
@@ -28,13 +27,6 @@ static int close_world(void **state)
     (void)state;
     world_finish(&w);
     return 0;
-}
-
-/* Array `name` of a test: every name another stream of numbers. */
-static void fill(float *x, int64_t n, const char *name)
-{
-    for (int64_t i = 0; i < n; i++)
-        x[i] = ndm_rng_normal(test_seed(), ndm_rng_stream(name), (uint64_t)i);
 }
 
 static double weighted(const float *cotangent, const float *y, int64_t n)
@@ -92,9 +84,9 @@ static void gemm_gradients(void **state)
     float da[GM * GK], db[GK * GN];
 
     (void)state;
-    fill(g.a, GM * GK, "a");
-    fill(g.b, GK * GN, "b");
-    fill(g.cotangent, GM * GN, "dc");
+    test_fill(g.a, GM * GK, "a");
+    test_fill(g.b, GK * GN, "b");
+    test_fill(g.cotangent, GM * GN, "dc");
     ndm_gemm_args da_args = {.trans_b = true,
                              .m = GM,
                              .n = GK,
@@ -152,9 +144,9 @@ static void embedding_gradients(void **state)
     float dtable[EROWS * EC] = {0}, dplaces[EPLACES * EC] = {0};
 
     (void)state;
-    fill(e.table, EROWS * EC, "table");
-    fill(e.places, EPLACES * EC, "places");
-    fill(e.cotangent, EN * EC, "dout");
+    test_fill(e.table, EROWS * EC, "table");
+    test_fill(e.places, EPLACES * EC, "places");
+    test_fill(e.cotangent, EN * EC, "dout");
     ndm_embedding_backward_args args = {.ids = embedding_ids,
                                         .positions = embedding_places,
                                         .dout = e.cotangent,
@@ -212,10 +204,10 @@ static void check_norm(bool layer)
     float *workspace = malloc((size_t)ndm_norm_workspace_bytes(NW));
 
     assert_non_null(workspace);
-    fill(n.x, NN * NX, "x");
-    fill(n.weight, NW, "weight");
-    fill(n.bias, NW, "bias");
-    fill(n.cotangent, NN * NY, "dy");
+    test_fill(n.x, NN * NX, "x");
+    test_fill(n.weight, NW, "weight");
+    test_fill(n.bias, NW, "bias");
+    test_fill(n.cotangent, NN * NY, "dy");
     ndm_norm_args forward = norm_forward(&n);
     assert_ok(ndm_norm(w.stream, &forward));
     for (int64_t i = 0; i < NN * NX; i++)
@@ -294,10 +286,10 @@ static void rope_gradients(void **state)
     float dx[RN * RS];
 
     (void)state;
-    fill(r.x, RN * RS, "x");
-    fill(r.cotangent, RN * RS, "dy");
-    fill(r.cos, 5 * RD / 2, "cos");
-    fill(r.sin, 5 * RD / 2, "sin");
+    test_fill(r.x, RN * RS, "x");
+    test_fill(r.cotangent, RN * RS, "dy");
+    test_fill(r.cos, 5 * RD / 2, "cos");
+    test_fill(r.sin, 5 * RD / 2, "sin");
     memcpy(dx, r.cotangent, sizeof dx);
     rotate(&r, dx, -1.0f);
     check_gradient("dx", r.x, RN * RS, dx, rope_loss, &r);
@@ -354,10 +346,10 @@ static void check_attention(bool causal)
     float dq[AB * AT * AQ] = {0}, dk[AB * AT * AKV] = {0}, dv[AB * AT * AKV] = {0},
                        delta[AB * AH * AT];
 
-    fill(a.q, AB * AT * AQ, "q");
-    fill(a.k, AB * AT * AKV, "k");
-    fill(a.v, AB * AT * AKV, "v");
-    fill(a.cotangent, AB * AT * AQ, "dout");
+    test_fill(a.q, AB * AT * AQ, "q");
+    test_fill(a.k, AB * AT * AKV, "k");
+    test_fill(a.v, AB * AT * AKV, "v");
+    test_fill(a.cotangent, AB * AT * AQ, "dout");
     ndm_attention_backward_args args = {.forward = attention_forward(&a),
                                         .dout = a.cotangent,
                                         .dout_stride = AQ,
@@ -419,8 +411,8 @@ static void act_gradients(void **state)
     for (int kind = 0; kind < 6; kind++) {
         act_context a = {.activation = (ndm_activation)(kind / 2), .gated = kind % 2};
         float dx[CN * 2 * CF] = {0};
-        fill(a.x, CN * 2 * CF, "x");
-        fill(a.cotangent, CN * CF, "dy");
+        test_fill(a.x, CN * 2 * CF, "x");
+        test_fill(a.cotangent, CN * CF, "dy");
         ndm_act_backward_args args = {.activation = a.activation,
                                       .gated = a.gated,
                                       .x = a.x,
@@ -484,7 +476,7 @@ static void cross_entropy_gradients(void **state)
     (void)state;
     for (int smooth = 0; smooth < 2; smooth++) {
         loss_context l = {.smoothing = smooth ? 0.2f : 0.0f}, gradient;
-        fill(l.logits, LN * LW, "logits");
+        test_fill(l.logits, LN * LW, "logits");
         gradient = l;
         (void)cross_entropy(&gradient, true);
         check_gradient("dlogits", l.logits, LN * LW, gradient.logits, cross_entropy_loss, &l);

@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "core/rng.h"
 #include "device/device.h"
 
 bool world_init(world *w, const ndm_kernel_table *table)
@@ -31,6 +32,12 @@ uint64_t test_seed(void)
 {
     const char *text = getenv("NDM_TEST_SEED");
     return text ? strtoull(text, NULL, 0) : 20240611;
+}
+
+void test_fill(float *x, int64_t n, const char *name)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = ndm_rng_normal(test_seed(), ndm_rng_stream(name), (uint64_t)i);
 }
 
 void assert_near_at(double x, double expected, double tolerance, const char *what, const char *file,

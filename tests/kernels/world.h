@@ -30,6 +30,9 @@ void world_finish(world *w);
 /* NDM_TEST_SEED of the environment, or a fixed one. */
 uint64_t test_seed(void);
 
+/* n standard normal numbers by the seed, another stream of them for each name. */
+void test_fill(float *x, int64_t n, const char *name);
+
 #define assert_ok(call)                                                \
     do {                                                               \
         if ((call) != NDM_OK)                                          \
