@@ -52,6 +52,7 @@ struct ndm_context {
     int64_t n_live;
     int64_t micro_batch, micro_batches;
     int64_t units; /* made and not destroyed */
+    struct ndm_cp *cp; /* of context parallelism, made by its first use (strategies/cp_state.c) */
 };
 
 static inline bool ndm_context_last_micro_batch(const ndm_context *context)
@@ -66,6 +67,9 @@ int64_t ndm_context_axes_size(const ndm_context *context, ndm_axis_set axes);
 NDM_MUST_USE ndm_status ndm_context_sum(ndm_context *context, double *value);
 /* Whether activations between tp regions are split by token. */
 bool ndm_context_sequence_parallel(const ndm_context *context);
+
+/* Frees what context parallelism holds; its streams are idle. */
+void ndm_cp_finish(ndm_context *context);
 
 /* ---- layout: where a parameter lies (strategies/layout.c) --------------------------------------
  */

@@ -32,7 +32,8 @@ typedef struct ndm_attention_call {
     float *q, *k,
         *v; /**< [B*T, heads*D] and [B*T, kv_heads*D], rows of qkv_stride; backward: inputs */
     float *dq, *dk, *dv; /**< backward: outputs, rows of dqkv_stride */
-    float *out, *lse;    /**< [B*T, heads*D] rows of out_stride; [B, heads, T] */
+    float *out, *lse;    /**< [B*T, heads*D] rows of out_stride; [B, heads, T], which only the
+                            backward of the same call reads */
     const float *dout;   /**< backward: rows of dout_stride */
     float *delta;        /**< backward: scratch, [B, heads, T] */
     int64_t qkv_stride, dqkv_stride, out_stride, dout_stride;
@@ -62,6 +63,7 @@ typedef struct ndm_describe_args {
     int64_t hidden,
         kv_width; /**< elements of a row of activations; of K and V together on this rank */
     int64_t column_inputs, row_outputs; /**< split GEMM regions entered and left by a layer */
+    int64_t heads, kv_heads, head_dim;  /**< of one attention on this rank; 0 = there is none */
 } ndm_describe_args;
 
 typedef struct ndm_strategy {
@@ -74,8 +76,8 @@ typedef struct ndm_strategy {
     bool (*applies)(const ndm_context *context, const ndm_fsdp_config *fsdp);
     /** NDM_ERR_CONFIG with the rule in one sentence if the model does not fit the mesh. */
     ndm_status (*check)(ndm_context *context, const ndm_demands *demands);
-    /** Which tokens of a sequence are this rank's: picks, [*n], ascending in the order kept; on
-     * entry *n is the whole. */
+    /** Which tokens of a sequence are this rank's: picks, [*n], ascending; on entry *n is the
+     * whole. There is room for 2 more: picks from the whole's number on are padding. */
     ndm_status (*batch)(ndm_context *context, int32_t *picks, int64_t *n);
     /** Around the use of a unit: gather, prefetch, free. */
     ndm_status (*unit_enter)(ndm_context *context, ndm_unit *unit, ndm_stream *stream);

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Blocks of context parallelism: own rows into what is sent, what is received into the rows that
+ * kernels read. A sequence is contiguous for kernels, and cut over the ranks in blocks. */
+#include "strategies/cp.h"
+
+enum { ELEMENT_BYTES = 4 };
+
+ndm_status ndm_cp_copy(ndm_stream *stream, const void *src, int64_t src_stride, void *dst,
+                       int64_t dst_stride, int64_t m, int64_t n)
+{
+    ndm_copy2d_args args = {
+        .src = src,
+        .dst = dst,
+        .m = m,
+        .row_bytes = n * ELEMENT_BYTES,
+        .src_stride_bytes = src_stride * ELEMENT_BYTES,
+        .dst_stride_bytes = dst_stride * ELEMENT_BYTES,
+    };
+
+    return ndm_copy2d(stream, &args);
+}
+
+int64_t ndm_cp_block_numel(const ndm_cp_plane *planes, int64_t n_planes)
+{
+    int64_t numel = 0;
+
+    for (int64_t i = 0; i < n_planes; i++)
+        numel += planes[i].groups * planes[i].run;
+    return numel;
+}
+
+ndm_status ndm_cp_join(const ndm_cp_job *job, const float *blocks, const ndm_cp_plane *planes,
+                       int64_t n_planes)
+{
+    for (int64_t c = 0; c < job->sizes.cp; c++)
+        for (int64_t i = 0; i < n_planes; i++) {
+            const ndm_cp_plane *p = &planes[i];
+            NDM_TRY(ndm_cp_copy(job->stream, blocks, p->run, p->whole + c * p->run,
+                                job->sizes.cp * p->run, p->groups, p->run));
+            blocks += p->groups * p->run;
+        }
+    return NDM_OK;
+}
+
+ndm_status ndm_cp_split(const ndm_cp_job *job, float *blocks, const ndm_cp_plane *planes,
+                        int64_t n_planes)
+{
+    for (int64_t c = 0; c < job->sizes.cp; c++)
+        for (int64_t i = 0; i < n_planes; i++) {
+            const ndm_cp_plane *p = &planes[i];
+            NDM_TRY(ndm_cp_copy(job->stream, p->whole + c * p->run, job->sizes.cp * p->run, blocks,
+                                p->run, p->groups, p->run));
+            blocks += p->groups * p->run;
+        }
+    return NDM_OK;
+}
+
+ndm_status ndm_cp_pack_pairs(const ndm_cp_job *job, float *block)
+{
+    const ndm_attention_call *c = job->call;
+    int64_t width = job->pair_width, half = width / 2, rows = job->sizes.rows;
+
+    NDM_TRY(ndm_cp_copy(job->stream, c->k, c->qkv_stride, block, width, rows, half));
+    NDM_TRY(ndm_cp_copy(job->stream, c->v, c->qkv_stride, block + half, width, rows, half));
+    return ndm_cp_copy(job->stream, c->index, rows, block + rows * width, rows, 1, rows);
+}
+
+ndm_status ndm_cp_unpack_grads(const ndm_cp_job *job, const float *grads)
+{
+    const ndm_attention_call *c = job->call;
+    int64_t width = job->pair_width, half = width / 2, rows = job->sizes.rows;
+
+    NDM_TRY(ndm_cp_copy(job->stream, grads, width, c->dk, c->dqkv_stride, rows, half));
+    return ndm_cp_copy(job->stream, grads + half, width, c->dv, c->dqkv_stride, rows, half);
+}
+
+ndm_attention_args ndm_cp_attention(const ndm_cp_job *job, const float *pairs, const float *places,
+                                    int64_t tk)
+{
+    const ndm_attention_call *c = job->call;
+
+    return (ndm_attention_args){
+        .q = c->q,
+        .k = pairs,
+        .v = pairs + job->pair_width / 2,
+        .q_stride = c->qkv_stride,
+        .k_stride = job->pair_width,
+        .v_stride = job->pair_width,
+        .batch = c->batch,
+        .tq = c->tokens,
+        .tk = tk,
+        .heads = c->heads,
+        .kv_heads = c->kv_heads,
+        .head_dim = c->head_dim,
+        .scale = c->scale,
+        .causal = true,
+        .q_index = c->index,
+        .k_index = (const int32_t *)(const void *)places,
+        .q_first = c->first,
+        .out = c->out,
+        .out_stride = c->out_stride,
+        .lse = c->lse,
+    };
+}
+
+ndm_attention_backward_args ndm_cp_attention_backward(const ndm_cp_job *job, const float *pairs,
+                                                      const float *places, int64_t tk, float *grads)
+{
+    const ndm_attention_call *c = job->call;
+
+    return (ndm_attention_backward_args){
+        .forward = ndm_cp_attention(job, pairs, places, tk),
+        .dout = c->dout,
+        .dout_stride = c->dout_stride,
+        .make_delta = true,
+        .delta = c->delta,
+        .dq = c->dq,
+        .dk = grads,
+        .dv = grads + job->pair_width / 2,
+        .dq_stride = c->dqkv_stride,
+        .dk_stride = job->pair_width,
+        .dv_stride = job->pair_width,
+    };
+}
