@@ -115,6 +115,8 @@ int64_t NDM_FAST(attention_splits)(const ndm_attention_args *a, int threads)
         x = y;
         y = rest;
     }
+    if (most < 1)
+        return 1; /* without keys there are still dq and delta to write */
     return threads / x < most ? threads / x : most;
 }
 
