@@ -65,8 +65,7 @@ SIMD void act_row_as(const ndm_act_args *a, ndm_activation activation, int64_t r
     const float *x = a->x + row * a->x_stride;
     float *y = a->y + row * a->y_stride;
 
-    SIMD_FOR(j, lanes, a->width)
-    {
+    SIMD_FOR (j, lanes, a->width) {
         vf slope, value = activate(activation, vf_load_n(x + j, lanes), &slope);
         if (a->gated)
             value *= vf_load_n(x + a->width + j, lanes);
@@ -80,8 +79,7 @@ SIMD void backward_row_as(const ndm_act_backward_args *a, ndm_activation activat
     const float *x = a->x + row * a->x_stride, *dy = a->dy + row * a->dy_stride;
     float *dx = a->dx + row * a->dx_stride, *y = a->y ? a->y + row * a->y_stride : NULL;
 
-    SIMD_FOR(j, lanes, a->width)
-    {
+    SIMD_FOR (j, lanes, a->width) {
         vf slope, value = activate(activation, vf_load_n(x + j, lanes), &slope);
         vf d = vf_load_n(dy + j, lanes), up = vf_set(1.0f);
         if (a->gated) {

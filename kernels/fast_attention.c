@@ -156,9 +156,9 @@ static void write_rows(const forward_task *f, const query_tile *q, int64_t head)
         float *out = a->out + (t->b * a->tq + i) * a->out_stride + head * a->head_dim;
         bool blind = f->max[r] == -INFINITY;
         vf share = vf_set(1.0f / f->total[r]);
-        SIMD_FOR(d, lanes, a->head_dim)
-        vf_store_n(out + d, blind ? vf_zero() : vf_load(f->sums + r * t->padded + d) * share,
-                   lanes);
+        SIMD_FOR (d, lanes, a->head_dim)
+            vf_store_n(out + d, blind ? vf_zero() : vf_load(f->sums + r * t->padded + d) * share,
+                       lanes);
         a->lse[(t->b * a->heads + head) * a->tq + i] = blind ? -INFINITY
                                                              : f->max[r] + logf(f->total[r]);
     }

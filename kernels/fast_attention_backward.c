@@ -70,8 +70,8 @@ static float make_delta(const float *dout, const float *out, int64_t width)
 {
     vf sum = vf_zero();
 
-    SIMD_FOR(d, lanes, width)
-    sum = vf_fma(vf_load(dout + d), vf_load_n(out + d, lanes), sum);
+    SIMD_FOR (d, lanes, width)
+        sum = vf_fma(vf_load(dout + d), vf_load_n(out + d, lanes), sum);
     return vf_sum(sum);
 }
 
@@ -173,8 +173,7 @@ static void write_rows(const attention_task *task, const float *from, int64_t co
                        bool accumulate, float *rows, int64_t stride)
 {
     for (int64_t i = 0; i < count; i++)
-        SIMD_FOR(d, lanes, task->a->head_dim)
-        {
+        SIMD_FOR (d, lanes, task->a->head_dim) {
             vf value = vf_load(from + i * task->padded + d);
             if (accumulate)
                 value += vf_load_n(rows + i * stride + d, lanes);

@@ -6,11 +6,11 @@
 
 static void blend(float *out, const float *part, float keep, float add, int64_t width)
 {
-    SIMD_FOR(d, lanes, width)
-    vf_store_n(
-        out + d,
-        vf_fma(vf_set(add), vf_load_n(part + d, lanes), vf_set(keep) * vf_load_n(out + d, lanes)),
-        lanes);
+    SIMD_FOR (d, lanes, width)
+        vf_store_n(out + d,
+                   vf_fma(vf_set(add), vf_load_n(part + d, lanes),
+                          vf_set(keep) * vf_load_n(out + d, lanes)),
+                   lanes);
 }
 
 static void merge_row(float *out, float *lse, const float *part, float part_lse, int64_t width)

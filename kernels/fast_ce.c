@@ -15,8 +15,7 @@ static float block_max(const float *x, int64_t count, float *total)
 {
     vf max = vf_set(-INFINITY), sum = vf_zero();
 
-    SIMD_FOR(j, lanes, count)
-    {
+    SIMD_FOR (j, lanes, count) {
         vf v = vf_load_n(x + j, lanes);
         sum += v;
         max = vf_max(max, vf_fill_n(v, vf_set(-INFINITY), lanes));
@@ -29,8 +28,11 @@ static float block_sum_exp(const float *x, int64_t count, float max)
 {
     vf sum = vf_zero(), shift = vf_set(max);
 
-    SIMD_FOR(j, lanes, count)
-    sum += vf_fill_n(vf_exp(vf_load_n(x + j, lanes) - shift), vf_zero(), lanes);
+    SIMD_FOR (j, lanes, count) {
+        /* memory brings the next block while this one is computed */
+        __builtin_prefetch(x + j + BLOCK);
+        sum += vf_fill_n(vf_exp(vf_load_n(x + j, lanes) - shift), vf_zero(), lanes);
+    }
     return vf_sum(sum);
 }
 
@@ -90,8 +92,8 @@ static void row_gradient(const ndm_ce_apply_args *a, int64_t row)
        off = vf_set(share * a->grad_scale);
     int64_t target = a->targets[row] - a->first, width = a->targets[row] < 0 ? 0 : a->valid_width;
 
-    SIMD_FOR(j, lanes, width)
-    vf_store_n(x + j, vf_exp(vf_load_n(x + j, lanes) - max) * over - off, lanes);
+    SIMD_FOR (j, lanes, width)
+        vf_store_n(x + j, vf_exp(vf_load_n(x + j, lanes) - max) * over - off, lanes);
     if (width > 0 && target >= 0 && target < width)
         x[target] -= (1.0f - a->label_smoothing) * a->grad_scale;
     memset(x + width, 0, (size_t)(a->width - width) * sizeof *x);

@@ -71,17 +71,26 @@ ndm_status ndm_fast_no_memory(const char *what, int64_t bytes)
 
 #if defined(__x86_64__)
 
+#include <cpuid.h>
+
 typedef struct cpu_feature {
     const char *name;
     bool there, avx512;
 } cpu_feature;
+
+/* clang 14 does not know its name */
+static bool has_f16c(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
 
 bool ndm_fast_cpu_has(const char *isa, char *why, size_t why_bytes)
 {
     const cpu_feature features[] = {
         {"avx2", __builtin_cpu_supports("avx2") != 0, false},
         {"fma", __builtin_cpu_supports("fma") != 0, false},
-        {"f16c", __builtin_cpu_supports("f16c") != 0, false},
+        {"f16c", has_f16c(), false},
         {"avx512f", __builtin_cpu_supports("avx512f") != 0, true},
         {"avx512bw", __builtin_cpu_supports("avx512bw") != 0, true},
         {"avx512dq", __builtin_cpu_supports("avx512dq") != 0, true},

@@ -10,8 +10,7 @@ static void gather_row(const ndm_embedding_args *a, int64_t i)
     bool here = row >= 0 && row < a->rows;
     float *out = a->out + i * a->width;
 
-    SIMD_FOR(j, lanes, a->width)
-    {
+    SIMD_FOR (j, lanes, a->width) {
         vf value = vf_zero();
         if (here)
             value = vf_set(a->scale) * vf_load_as(a->table, a->dtype, row * a->width + j, lanes);
@@ -34,9 +33,10 @@ ndm_status NDM_FAST(embedding)(const void *args)
 
 static void add_row(float *to, const float *from, float scale, int64_t width)
 {
-    SIMD_FOR(j, lanes, width)
-    vf_store_n(to + j, vf_fma(vf_set(scale), vf_load_n(from + j, lanes), vf_load_n(to + j, lanes)),
-               lanes);
+    SIMD_FOR (j, lanes, width)
+        vf_store_n(to + j,
+                   vf_fma(vf_set(scale), vf_load_n(from + j, lanes), vf_load_n(to + j, lanes)),
+                   lanes);
 }
 
 static void scatter_columns(const ndm_embedding_backward_args *a, int64_t first, int64_t end)

@@ -116,8 +116,8 @@ static void copy_tile(const float *from, int64_t from_ld, float *to, int64_t to_
                       int64_t columns)
 {
     for (int64_t i = 0; i < rows; i++)
-        SIMD_FOR(j, lanes, columns)
-    vf_store_n(to + i * to_ld + j, vf_load_n(from + i * from_ld + j, lanes), lanes);
+        SIMD_FOR (j, lanes, columns)
+            vf_store_n(to + i * to_ld + j, vf_load_n(from + i * from_ld + j, lanes), lanes);
 }
 
 static void edge_tile(int64_t rows, int64_t columns, micro_args *m)
@@ -166,9 +166,10 @@ static void scale_c(const ndm_gemm_args *a)
 {
     for (int64_t i = 0; i < a->m; i++) {
         float *c = (float *)a->c + i * a->ldc;
-        SIMD_FOR(j, lanes, a->n)
-        vf_store_n(c + j, a->beta == 0.0f ? vf_zero() : vf_set(a->beta) * vf_load_n(c + j, lanes),
-                   lanes);
+        SIMD_FOR (j, lanes, a->n)
+            vf_store_n(c + j,
+                       a->beta == 0.0f ? vf_zero() : vf_set(a->beta) * vf_load_n(c + j, lanes),
+                       lanes);
     }
 }
 

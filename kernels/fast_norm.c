@@ -14,8 +14,8 @@ static const float *widen(const void *from, ndm_dtype dtype, float offset, int64
 {
     if (dtype == NDM_F32 && offset == 0.0f)
         return from;
-    SIMD_FOR(j, lanes, width)
-    vf_store_n(to + j, vf_load_as(from, dtype, j, lanes) + vf_set(offset), lanes);
+    SIMD_FOR (j, lanes, width)
+        vf_store_n(to + j, vf_load_as(from, dtype, j, lanes) + vf_set(offset), lanes);
     return to;
 }
 
@@ -25,16 +25,16 @@ static void add_residual(const ndm_norm_args *a, int64_t row)
     const float *x = a->x + row * a->x_stride, *residual = a->residual + row * a->x_stride;
     float *sum = a->sum + row * a->x_stride;
 
-    SIMD_FOR(j, lanes, a->width)
-    vf_store_n(sum + j, vf_load_n(x + j, lanes) + vf_load_n(residual + j, lanes), lanes);
+    SIMD_FOR (j, lanes, a->width)
+        vf_store_n(sum + j, vf_load_n(x + j, lanes) + vf_load_n(residual + j, lanes), lanes);
 }
 
 static float row_mean(const float *x, int64_t width)
 {
     vf sum = vf_zero();
 
-    SIMD_FOR(j, lanes, width)
-    sum += vf_load_n(x + j, lanes);
+    SIMD_FOR (j, lanes, width)
+        sum += vf_load_n(x + j, lanes);
     return vf_sum(sum) / (float)width;
 }
 
@@ -43,8 +43,7 @@ static float row_variance(const float *x, int64_t width, float mean)
 {
     vf shift = vf_set(mean), sum = vf_zero();
 
-    SIMD_FOR(j, lanes, width)
-    {
+    SIMD_FOR (j, lanes, width) {
         vf d = vf_fill_n(vf_load_n(x + j, lanes) - shift, vf_zero(), lanes);
         sum = vf_fma(d, d, sum);
     }
@@ -62,8 +61,7 @@ static void norm_row(const ndm_norm_args *a, const norm_weights *w, int64_t row)
     }
     float mean = a->layer_norm ? row_mean(x, a->width) : 0.0f;
     float rstd = 1.0f / sqrtf(row_variance(x, a->width, mean) + a->eps);
-    SIMD_FOR(j, lanes, a->width)
-    {
+    SIMD_FOR (j, lanes, a->width) {
         vf v = (vf_load_n(x + j, lanes) - vf_set(mean)) * vf_set(rstd) *
                vf_load_n(w->weight + j, lanes);
         if (w->bias)
@@ -103,8 +101,7 @@ static void backward_row(const ndm_norm_backward_args *a, const float *weight, i
     vf mean = vf_set(a->layer_norm ? a->mean[row] : 0.0f), rstd = vf_set(a->rstd[row]);
     vf sum_g = vf_zero(), sum_gx = vf_zero();
 
-    SIMD_FOR(j, lanes, a->width)
-    {
+    SIMD_FOR (j, lanes, a->width) {
         vf d = vf_load_n(dy + j, lanes), xhat = (vf_load_n(x + j, lanes) - mean) * rstd;
         vf g = d * vf_load_n(weight + j, lanes);
         vf_store_n(dweight + j, vf_fma(d, xhat, vf_load_n(dweight + j, lanes)), lanes);
@@ -114,8 +111,7 @@ static void backward_row(const ndm_norm_backward_args *a, const float *weight, i
     }
     vf mean_g = vf_set(a->layer_norm ? vf_sum(sum_g) / (float)a->width : 0.0f);
     vf mean_gx = vf_set(vf_sum(sum_gx) / (float)a->width);
-    SIMD_FOR(j, lanes, a->width)
-    {
+    SIMD_FOR (j, lanes, a->width) {
         vf xhat = (vf_load_n(x + j, lanes) - mean) * rstd;
         vf g = vf_load_n(dy + j, lanes) * vf_load_n(weight + j, lanes);
         vf d = rstd * vf_fnma(xhat, mean_gx, g - mean_g);
@@ -128,8 +124,7 @@ static void backward_row(const ndm_norm_backward_args *a, const float *weight, i
 /* out += the partial sums, in order of the blocks of rows. */
 static void add_partials(const float *partial, int64_t blocks, int64_t width, float *out)
 {
-    SIMD_FOR(j, lanes, width)
-    {
+    SIMD_FOR (j, lanes, width) {
         vf sum = vf_zero();
         for (int64_t block = 0; block < blocks; block++)
             sum += vf_load_n(partial + block * 2 * width + j, lanes);

@@ -5,8 +5,7 @@
 
 static void rotate_head(float *x, const float *cosine, const float *sine, float sign, int64_t half)
 {
-    SIMD_FOR(i, lanes, half)
-    {
+    SIMD_FOR (i, lanes, half) {
         vf c = vf_load_n(cosine + i, lanes), s = vf_load_n(sine + i, lanes) * vf_set(sign);
         vf x0 = vf_load_n(x + i, lanes), x1 = vf_load_n(x + half + i, lanes);
         vf_store_n(x + i, vf_fnma(x1, s, x0 * c), lanes);

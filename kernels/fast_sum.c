@@ -16,8 +16,7 @@ static block_sum square_block(const float *x, int64_t count)
     vd low = vd_set(0.0), high = vd_set(0.0);
     vf max = vf_zero();
 
-    SIMD_FOR(i, lanes, count)
-    {
+    SIMD_FOR (i, lanes, count) {
         vf v = vf_load_n(x + i, lanes);
         vd a = vd_low(v), b = vd_high(v);
         low += a * a;

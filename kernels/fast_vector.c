@@ -125,8 +125,7 @@ ndm_status NDM_FAST(init)(const void *args)
         float *out = a->out + first;
         if (a->std != 0.0f)
             ndm_rng_normal_fill(a->seed, a->stream, (uint64_t)(a->first + first), count, out);
-        SIMD_FOR(i, lanes, count)
-        {
+        SIMD_FOR (i, lanes, count) {
             vf value = vf_set(a->mean);
             if (a->std != 0.0f)
                 value += vf_set(a->std) * vf_load_n(out + i, lanes);

@@ -113,6 +113,12 @@ SIMD vf vf_where_nonzero(vf x, vf v)
     return _mm256_and_ps(_mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_NEQ_UQ), v);
 }
 
+/* v where x >= low or x is NaN, else 0 */
+SIMD vf vf_where_not_below(vf x, float low, vf v)
+{
+    return _mm256_and_ps(_mm256_cmp_ps(x, _mm256_set1_ps(low), _CMP_NLT_UQ), v);
+}
+
 /* v where low <= index <= high, else fill */
 SIMD vf vf_where_between(vf v, vf fill, const int32_t *index, int32_t low, int32_t high)
 {

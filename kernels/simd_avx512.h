@@ -104,6 +104,12 @@ SIMD vf vf_where_nonzero(vf x, vf v)
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_NEQ_UQ), v);
 }
 
+/* v where x >= low or x is NaN, else 0 */
+SIMD vf vf_where_not_below(vf x, float low, vf v)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(low), _CMP_NLT_UQ), v);
+}
+
 /* v where low <= index <= high, else fill */
 SIMD vf vf_where_between(vf v, vf fill, const int32_t *index, int32_t low, int32_t high)
 {

@@ -120,6 +120,12 @@ SIMD vf vf_where_nonzero(vf x, vf v)
     return (vf)((x != vf_set(0.0f)) & (vi)v);
 }
 
+/* v where x >= low or x is NaN, else 0 */
+SIMD vf vf_where_not_below(vf x, float low, vf v)
+{
+    return (vf)(~(x < vf_set(low)) & (vi)v);
+}
+
 /* v where low <= index <= high, else fill */
 SIMD vf vf_where_between(vf v, vf fill, const int32_t *index, int32_t low, int32_t high)
 {
