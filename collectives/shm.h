@@ -17,7 +17,8 @@
 #include "collectives/comms.h"
 #include "collectives/schedule.h"
 
-enum { NDM_SHM_HALF_BYTES = 512 * 1024, NDM_SHM_MAX_MEMBERS = 512, NDM_SHM_LINE = 64 };
+enum { NDM_SHM_SLOTS = 4, NDM_SHM_SLOT_BYTES = 512 * 1024, NDM_SHM_MAX_MEMBERS = 512 };
+enum { NDM_SHM_LINE = 64 };
 
 /* What a rank posts with a phase. */
 typedef struct ndm_shm_post {
@@ -30,8 +31,9 @@ typedef struct ndm_shm_post {
 typedef struct ndm_shm_area {
     _Alignas(NDM_SHM_LINE) _Atomic uint64_t posted;
     _Alignas(NDM_SHM_LINE) _Atomic uint64_t consumed;
-    _Alignas(NDM_SHM_LINE) ndm_shm_post posts[2]; /* of the phases that the halves hold */
-    _Alignas(4096) char staging[2][NDM_SHM_HALF_BYTES];
+    _Alignas(NDM_SHM_LINE)
+        ndm_shm_post posts[NDM_SHM_SLOTS]; /* of the phases that the slots hold */
+    _Alignas(4096) char staging[NDM_SHM_SLOTS][NDM_SHM_SLOT_BYTES];
 } ndm_shm_area;
 
 /* Memory that all ranks of a node see (shm_segment.c). */
@@ -73,20 +75,21 @@ typedef struct ndm_shm_comm {
 typedef struct ndm_shm_run {
     ndm_run run; /* first */
     const struct ndm_shm_algo *algo;
-    int64_t n_phases, phase; /* of this run */
-    bool written;            /* this phase is posted; now it is read */
-    bool direct;             /* a phase was read from this rank's window, not from staging */
+    int64_t n_phases;
+    int64_t written, read; /* phases of this run that are done; written >= read */
+    bool direct;           /* a phase was put out in a window, not in staging */
 } ndm_shm_run;
 
-/* One collective as phases (shm_algo.c). */
+/* One collective as phases (shm_algo.c). NULL: nothing to do. */
 typedef struct ndm_shm_algo {
     int64_t (*phases)(const ndm_shm_run *r);
-    /* Where the data of a phase lies in this rank's memory, if it lies there in one piece; NULL:
-     * write() puts it to staging. */
-    const char *(*locate)(const ndm_shm_run *r);
-    void (*write)(const ndm_shm_run *r, char *staging);
-    bool (*needs)(const ndm_shm_run *r, int64_t member); /* NULL = every member */
-    void (*read)(const ndm_shm_run *r);
+    /* Where the data of a phase lies in this rank's memory, if that is in a window; NULL: write()
+     * puts it to staging. */
+    const char *(*locate)(const ndm_shm_run *r, int64_t phase);
+    void (*write)(const ndm_shm_run *r, int64_t phase, char *staging);
+    bool (*writable)(const ndm_shm_run *r, int64_t phase); /* NULL = before any phase is read */
+    bool (*needs)(const ndm_shm_run *r, int64_t member);   /* NULL = every member */
+    void (*read)(const ndm_shm_run *r, int64_t phase);
 } ndm_shm_algo;
 
 extern const ndm_shm_algo ndm_shm_algos[NDM_COLLECTIVE_COUNT];
@@ -94,7 +97,8 @@ extern const ndm_shm_algo ndm_shm_algos[NDM_COLLECTIVE_COUNT];
 ndm_shm_comm *ndm_shm_state(const ndm_comm *comm);
 
 /* Data of a member's phase: its staging, or its window. Own data included. */
-const char *ndm_shm_source(const ndm_shm_run *r, int64_t member);
+const char *ndm_shm_source(const ndm_shm_run *r, int64_t phase, int64_t member);
+bool ndm_shm_in_window(const ndm_shm_run *r, int64_t phase, int64_t member);
 
 /* shm_run.c, shm_window.c: the backend's functions. */
 ndm_status ndm_shm_submit(ndm_comm *comm, const ndm_collective_args *args, ndm_stream *stream);

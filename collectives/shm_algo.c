@@ -47,27 +47,27 @@ typedef struct piece {
     int64_t at, bytes;
 } piece;
 
-static piece piece_of(const ndm_shm_run *r)
+static piece piece_of(const ndm_shm_run *r, int64_t phase)
 {
-    int64_t total = r->run.args.count * element(r), at = r->phase * NDM_SHM_HALF_BYTES;
-    return (piece){at, at_most(total - at, NDM_SHM_HALF_BYTES)};
+    int64_t total = r->run.args.count * element(r), at = phase * NDM_SHM_SLOT_BYTES;
+    return (piece){at, at_most(total - at, NDM_SHM_SLOT_BYTES)};
 }
 
 static int64_t stream_phases(const ndm_shm_run *r)
 {
-    return ceil_div(r->run.args.count * element(r), NDM_SHM_HALF_BYTES);
+    return ceil_div(r->run.args.count * element(r), NDM_SHM_SLOT_BYTES);
 }
 
-static const char *stream_locate(const ndm_shm_run *r)
+static const char *stream_locate(const ndm_shm_run *r, int64_t phase)
 {
-    piece p = piece_of(r);
+    piece p = piece_of(r, phase);
     const char *data = (const char *)r->run.args.send + p.at;
     return ndm_shm_find_window(r->run.comm, data, p.bytes) ? data : NULL;
 }
 
-static void stream_write(const ndm_shm_run *r, char *staging)
+static void stream_write(const ndm_shm_run *r, int64_t phase, char *staging)
 {
-    piece p = piece_of(r);
+    piece p = piece_of(r, phase);
     copy(staging, (const char *)r->run.args.send + p.at, p.bytes);
 }
 
@@ -87,29 +87,30 @@ static int64_t gather_phases(const ndm_shm_run *r)
     return is_window_gather(r) ? 1 : stream_phases(r);
 }
 
-static const char *gather_locate(const ndm_shm_run *r)
+static const char *gather_locate(const ndm_shm_run *r, int64_t phase)
 {
-    return is_window_gather(r) ? NULL : stream_locate(r);
+    return is_window_gather(r) ? NULL : stream_locate(r, phase);
 }
 
-static void gather_write(const ndm_shm_run *r, char *staging)
+static void gather_write(const ndm_shm_run *r, int64_t phase, char *staging)
 {
     if (!is_window_gather(r))
-        stream_write(r, staging);
+        stream_write(r, phase, staging);
 }
 
-static void gather_read(const ndm_shm_run *r)
+static void gather_read(const ndm_shm_run *r, int64_t phase)
 {
     const ndm_collective_args *a = &r->run.args;
     int64_t block = a->count * element(r), n = members(r);
-    piece p = piece_of(r);
+    piece p = piece_of(r, phase);
 
     if (is_window_gather(r))
         return;
     /* start behind oneself, so that not all read the same member at once */
     for (int64_t i = 1; i <= n; i++) {
         int64_t m = (self(r) + i) % n;
-        const char *source = m == self(r) ? (const char *)a->send + p.at : ndm_shm_source(r, m);
+        const char *source = m == self(r) ? (const char *)a->send + p.at
+                                          : ndm_shm_source(r, phase, m);
         copy((char *)a->recv + m * block + p.at, source, p.bytes);
     }
 }
@@ -119,39 +120,40 @@ static bool from_source(const ndm_shm_run *r, int64_t member)
     return member == r->run.args.peer_src;
 }
 
-static void broadcast_write(const ndm_shm_run *r, char *staging)
+static void broadcast_write(const ndm_shm_run *r, int64_t phase, char *staging)
 {
     if (self(r) == r->run.args.peer_src)
-        stream_write(r, staging);
+        stream_write(r, phase, staging);
 }
 
-static const char *broadcast_locate(const ndm_shm_run *r)
+static const char *broadcast_locate(const ndm_shm_run *r, int64_t phase)
 {
-    return self(r) == r->run.args.peer_src ? stream_locate(r) : NULL;
+    return self(r) == r->run.args.peer_src ? stream_locate(r, phase) : NULL;
 }
 
-static void broadcast_read(const ndm_shm_run *r)
+static void broadcast_read(const ndm_shm_run *r, int64_t phase)
 {
-    piece p = piece_of(r);
+    piece p = piece_of(r, phase);
 
     if (self(r) != r->run.args.peer_src)
-        copy((char *)r->run.args.recv + p.at, ndm_shm_source(r, r->run.args.peer_src), p.bytes);
+        copy((char *)r->run.args.recv + p.at, ndm_shm_source(r, phase, r->run.args.peer_src),
+             p.bytes);
 }
 
 /* From oneself too: send and recv may then be staged like anybody's. */
-static void send_recv_read(const ndm_shm_run *r)
+static void send_recv_read(const ndm_shm_run *r, int64_t phase)
 {
-    piece p = piece_of(r);
-    copy((char *)r->run.args.recv + p.at, ndm_shm_source(r, r->run.args.peer_src), p.bytes);
+    piece p = piece_of(r, phase);
+    copy((char *)r->run.args.recv + p.at, ndm_shm_source(r, phase, r->run.args.peer_src), p.bytes);
 }
 
 /* ---- slices for each member: reduce_scatter, all_to_all ---------------------------------------
  */
 
-/* Elements of a block that a phase moves: a half of staging holds that much for every member. */
+/* Elements of a block that a phase moves: a slot of staging holds that much for every member. */
 static int64_t slice_elements(const ndm_shm_run *r)
 {
-    return NDM_SHM_HALF_BYTES / element(r) / members(r) / ELEMENT_ALIGN * ELEMENT_ALIGN;
+    return NDM_SHM_SLOT_BYTES / element(r) / members(r) / ELEMENT_ALIGN * ELEMENT_ALIGN;
 }
 
 static int64_t slice_phases(const ndm_shm_run *r)
@@ -160,17 +162,17 @@ static int64_t slice_phases(const ndm_shm_run *r)
 }
 
 /* The part of each block that this phase moves, in elements. */
-static piece slice_of(const ndm_shm_run *r)
+static piece slice_of(const ndm_shm_run *r, int64_t phase)
 {
-    int64_t at = r->phase * slice_elements(r);
+    int64_t at = phase * slice_elements(r);
     return (piece){at, at_most(r->run.args.count - at, slice_elements(r))};
 }
 
-static void slice_write(const ndm_shm_run *r, char *staging)
+static void slice_write(const ndm_shm_run *r, int64_t phase, char *staging)
 {
     const ndm_collective_args *a = &r->run.args;
     int64_t size = element(r), stride = slice_elements(r) * size;
-    piece p = slice_of(r);
+    piece p = slice_of(r, phase);
 
     for (int64_t m = 0; m < members(r); m++)
         if (m != self(r))
@@ -179,64 +181,59 @@ static void slice_write(const ndm_shm_run *r, char *staging)
 }
 
 /* In a window the slices of a phase lie a block apart: all of send must be there. */
-static const char *slice_locate(const ndm_shm_run *r)
+static const char *slice_locate(const ndm_shm_run *r, int64_t phase)
 {
     const ndm_collective_args *a = &r->run.args;
     const char *data = a->send;
 
     if (!ndm_shm_find_window(r->run.comm, data, members(r) * a->count * element(r)))
         return NULL;
-    return data + slice_of(r).at * element(r);
-}
-
-static bool in_window(const ndm_shm_run *r, int64_t member)
-{
-    const ndm_shm_area *area = ndm_shm_state(r->run.comm)->areas[member];
-    uint64_t phase = ndm_shm_state(r->run.comm)->phase + (uint64_t)r->phase;
-    return area->posts[phase % 2].window >= 0;
+    return data + slice_of(r, phase).at * element(r);
 }
 
 /* Member's slice for this rank. */
-static const char *slice_from(const ndm_shm_run *r, int64_t member)
+static const char *slice_from(const ndm_shm_run *r, int64_t phase, int64_t member)
 {
     const ndm_collective_args *a = &r->run.args;
     int64_t size = element(r);
 
     if (member == self(r))
-        return (const char *)a->send + (self(r) * a->count + slice_of(r).at) * size;
-    return ndm_shm_source(r, member) +
-           self(r) * (in_window(r, member) ? a->count : slice_elements(r)) * size;
+        return (const char *)a->send + (self(r) * a->count + slice_of(r, phase).at) * size;
+    return ndm_shm_source(r, phase, member) +
+           self(r) * (ndm_shm_in_window(r, phase, member) ? a->count : slice_elements(r)) * size;
 }
 
-static void reduce_scatter_read(const ndm_shm_run *r)
+static void reduce_scatter_read(const ndm_shm_run *r, int64_t phase)
 {
     const ndm_collective_args *a = &r->run.args;
     const void *slices[NDM_SHM_MAX_MEMBERS];
-    piece p = slice_of(r);
+    piece p = slice_of(r, phase);
 
     for (int64_t m = 0; m < members(r); m++)
-        slices[m] = slice_from(r, m);
+        slices[m] = slice_from(r, phase, m);
     ndm_reduce_slices((char *)a->recv + p.at * (int64_t)ndm_dtype_bytes(a->recv_dtype),
                       a->recv_dtype, slices, members(r), p.bytes, a->dtype, a->op);
 }
 
-static void all_to_all_read(const ndm_shm_run *r)
+static void all_to_all_read(const ndm_shm_run *r, int64_t phase)
 {
     const ndm_collective_args *a = &r->run.args;
     int64_t size = element(r), n = members(r);
-    piece p = slice_of(r);
+    piece p = slice_of(r, phase);
 
     for (int64_t i = 1; i <= n; i++) {
         int64_t m = (self(r) + i) % n;
-        copy((char *)a->recv + (m * a->count + p.at) * size, slice_from(r, m), p.bytes * size);
+        copy((char *)a->recv + (m * a->count + p.at) * size, slice_from(r, phase, m),
+             p.bytes * size);
     }
 }
 
 /* ---- all_reduce ------------------------------------------------------------------------------ */
 
-/* Small buffers: everybody puts out all of it and sums all. Others, a half of staging at a time, in
- * two phases: everybody puts out all of the piece and sums a share of it; then everybody puts out
- * his share and takes the others'. */
+/* Small buffers: everybody puts out all of it and sums all. Others, a slot of staging at a time, in
+ * two phases: A, everybody puts out all of the piece and sums a share of it; B, everybody puts out
+ * his share and takes the others'. Their order is A0 A1 B0 A2 B1 A3 B2 ... B, so that there is a
+ * phase to write while the shares of another are not there yet. */
 static bool is_small(const ndm_shm_run *r)
 {
     return r->run.args.count * element(r) <= SMALL_REDUCE_BYTES;
@@ -248,16 +245,30 @@ static int64_t all_reduce_phases(const ndm_shm_run *r)
 
     if (is_small(r))
         return bytes > 0 ? 1 : 0;
-    return 2 * ceil_div(bytes, NDM_SHM_HALF_BYTES);
+    return 2 * ceil_div(bytes, NDM_SHM_SLOT_BYTES);
 }
 
-/* The piece of the buffer that this phase works on, in elements. */
-static piece reduce_piece(const ndm_shm_run *r)
+static bool is_second(const ndm_shm_run *r, int64_t phase)
 {
-    int64_t chunk = NDM_SHM_HALF_BYTES / element(r);
-    int64_t at = is_small(r) ? 0 : r->phase / 2 * chunk;
+    return !is_small(r) && phase > 0 && (phase % 2 == 0 || phase == r->n_phases - 1);
+}
 
-    return (piece){at, at_most(r->run.args.count - at, chunk)};
+/* Shares can be written when the sums of their piece have been made, in phase A of it: number 2i -
+ * 1 where B is 2i + 2, but A0 is 0, and the last B comes right behind its A. */
+static bool all_reduce_writable(const ndm_shm_run *r, int64_t phase)
+{
+    int64_t a = phase <= 2 ? 0 : phase == r->n_phases - 1 ? phase - 2 : phase - 3;
+
+    return !is_second(r, phase) || r->read > a;
+}
+
+/* The piece of the buffer that a phase works on, in elements. */
+static piece reduce_piece(const ndm_shm_run *r, int64_t phase)
+{
+    int64_t chunk = NDM_SHM_SLOT_BYTES / element(r);
+    int64_t i = is_small(r) ? 0 : is_second(r, phase) ? (phase - 1) / 2 : (phase + 1) / 2;
+
+    return (piece){i * chunk, at_most(r->run.args.count - i * chunk, chunk)};
 }
 
 /* Member's share of a piece: offset in it, and elements. */
@@ -269,49 +280,46 @@ static piece share_of(const ndm_shm_run *r, piece p, int64_t member)
     return (piece){at, at_most(share, p.bytes - at)};
 }
 
-static bool is_second(const ndm_shm_run *r)
-{
-    return !is_small(r) && r->phase % 2 == 1;
-}
-
-static void all_reduce_write(const ndm_shm_run *r, char *staging)
+static void all_reduce_write(const ndm_shm_run *r, int64_t phase, char *staging)
 {
     int64_t size = element(r);
-    piece p = reduce_piece(r), share = share_of(r, p, self(r));
+    piece p = reduce_piece(r, phase), share = share_of(r, p, self(r));
     const char *data = (const char *)r->run.args.recv + p.at * size;
 
-    if (is_second(r))
+    if (is_second(r, phase))
         copy(staging, data + share.at * size, share.bytes * size);
     else
         copy(staging, data, p.bytes * size);
 }
 
-static const char *all_reduce_locate(const ndm_shm_run *r)
+static const char *all_reduce_locate(const ndm_shm_run *r, int64_t phase)
 {
     int64_t size = element(r);
-    piece p = reduce_piece(r), share = share_of(r, p, self(r));
+    piece p = reduce_piece(r, phase), share = share_of(r, p, self(r));
     const char *data = (const char *)r->run.args.recv + p.at * size;
 
     if (is_small(r)) /* it is overwritten while others still read */
         return NULL;
-    if (is_second(r))
+    if (is_second(r, phase))
         data += share.at * size;
-    return ndm_shm_find_window(r->run.comm, data, is_second(r) ? share.bytes : p.bytes * size)
+    return ndm_shm_find_window(r->run.comm, data,
+                               is_second(r, phase) ? share.bytes : p.bytes * size)
                ? data
                : NULL;
 }
 
-static void all_reduce_read(const ndm_shm_run *r)
+static void all_reduce_read(const ndm_shm_run *r, int64_t phase)
 {
     const ndm_collective_args *a = &r->run.args;
     const void *slices[NDM_SHM_MAX_MEMBERS];
     int64_t size = element(r);
-    piece p = reduce_piece(r), share = is_small(r) ? (piece){0, p.bytes} : share_of(r, p, self(r));
+    piece p = reduce_piece(r, phase),
+          share = is_small(r) ? (piece){0, p.bytes} : share_of(r, p, self(r));
     char *data = (char *)a->recv + p.at * size;
 
-    if (!is_second(r)) {
+    if (!is_second(r, phase)) {
         for (int64_t m = 0; m < members(r); m++)
-            slices[m] = ndm_shm_source(r, m) + share.at * size;
+            slices[m] = ndm_shm_source(r, phase, m) + share.at * size;
         ndm_reduce_slices(data + share.at * size, a->dtype, slices, members(r), share.bytes,
                           a->dtype, a->op);
         return;
@@ -319,7 +327,7 @@ static void all_reduce_read(const ndm_shm_run *r)
     for (int64_t m = 0; m < members(r); m++) {
         piece theirs = share_of(r, p, m);
         if (m != self(r))
-            copy(data + theirs.at * size, ndm_shm_source(r, m), theirs.bytes * size);
+            copy(data + theirs.at * size, ndm_shm_source(r, phase, m), theirs.bytes * size);
     }
 }
 
@@ -341,6 +349,7 @@ const ndm_shm_algo ndm_shm_algos[NDM_COLLECTIVE_COUNT] = {
     [NDM_ALL_REDUCE] = {.phases = all_reduce_phases,
                         .locate = all_reduce_locate,
                         .write = all_reduce_write,
+                        .writable = all_reduce_writable,
                         .read = all_reduce_read},
     [NDM_ALL_TO_ALL] = {.phases = slice_phases,
                         .locate = slice_locate,

@@ -10,10 +10,15 @@ static ndm_shm_comm *state_of(const ndm_shm_run *r)
     return ndm_shm_state(r->run.comm);
 }
 
-/* Number of the current phase among all of the communicator. */
-static uint64_t global_phase(const ndm_shm_run *r)
+/* Number of a phase among all of the communicator. */
+static uint64_t number(const ndm_shm_run *r, int64_t phase)
 {
-    return state_of(r)->phase + (uint64_t)r->phase;
+    return state_of(r)->phase + (uint64_t)phase;
+}
+
+static const ndm_shm_post *post_of(const ndm_shm_run *r, int64_t phase, int64_t member)
+{
+    return &state_of(r)->areas[member]->posts[number(r, phase) % NDM_SHM_SLOTS];
 }
 
 static uint64_t posted_by(const ndm_shm_run *r, int64_t member)
@@ -40,38 +45,49 @@ static ndm_status start(ndm_run *run)
     return NDM_OK;
 }
 
-const char *ndm_shm_source(const ndm_shm_run *r, int64_t member)
+bool ndm_shm_in_window(const ndm_shm_run *r, int64_t phase, int64_t member)
 {
-    const ndm_shm_area *area = state_of(r)->areas[member];
-    uint64_t half = global_phase(r) % 2;
-    const ndm_shm_post *post = &area->posts[half];
+    return post_of(r, phase, member)->window >= 0;
+}
 
-    if (post->window < 0)
-        return area->staging[half];
+const char *ndm_shm_source(const ndm_shm_run *r, int64_t phase, int64_t member)
+{
+    const ndm_shm_post *post = post_of(r, phase, member);
+
     for (const ndm_shm_window *w = state_of(r)->windows; w; w = w->next)
         if (w->id == post->window)
             return w->map.base + post->offset;
-    return area->staging[half];
+    return state_of(r)->areas[member]->staging[number(r, phase) % NDM_SHM_SLOTS];
 }
 
 /* ---- what a run waits for -------------------------------------------------------------------- */
 
-/* Phase k writes over what phase k-2 left, or a run that ends lets go of a window. */
+/* A slot still holds what member has not read. */
 static bool holds_back_write(const ndm_shm_run *r, int64_t member)
 {
-    return consumed_by(r, member) + 1 < global_phase(r);
+    return consumed_by(r, member) + NDM_SHM_SLOTS <= number(r, r->written);
 }
 
 static bool holds_back_read(const ndm_shm_run *r, int64_t member)
 {
-    return posted_by(r, member) <= global_phase(r) &&
+    return posted_by(r, member) <= number(r, r->read) &&
            (!r->algo->needs || r->algo->needs(r, member));
 }
 
 /* A window is the caller's again when everybody has read it. */
 static bool holds_back_end(const ndm_shm_run *r, int64_t member)
 {
-    return r->direct && consumed_by(r, member) < global_phase(r);
+    return r->direct && consumed_by(r, member) < number(r, r->n_phases);
+}
+
+typedef bool (*hold)(const ndm_shm_run *r, int64_t member);
+
+static bool any(const ndm_shm_run *r, hold holds_back)
+{
+    for (int64_t m = 0; m < r->run.comm->size; m++)
+        if (m != r->run.comm->index && holds_back(r, m))
+            return true;
+    return false;
 }
 
 static bool waits_for(const ndm_run *run, int64_t member)
@@ -80,17 +96,20 @@ static bool waits_for(const ndm_run *run, int64_t member)
 
     if (member == run->comm->index)
         return false;
-    if (r->phase == r->n_phases)
+    if (r->read == r->n_phases)
         return holds_back_end(r, member);
-    return r->written ? holds_back_read(r, member) : holds_back_write(r, member);
+    return r->read < r->written ? holds_back_read(r, member) : holds_back_write(r, member);
 }
 
-static bool waits(const ndm_shm_run *r)
+static bool can_read(const ndm_shm_run *r)
 {
-    for (int64_t m = 0; m < r->run.comm->size; m++)
-        if (waits_for(&r->run, m))
-            return true;
-    return false;
+    return r->read < r->written && !any(r, holds_back_read);
+}
+
+static bool can_write(const ndm_shm_run *r)
+{
+    return r->written < r->n_phases && r->written < r->read + NDM_SHM_SLOTS &&
+           (!r->algo->writable || r->algo->writable(r, r->written)) && !any(r, holds_back_write);
 }
 
 /* ---- a phase --------------------------------------------------------------------------------- */
@@ -99,9 +118,9 @@ static void write_phase(ndm_shm_run *r)
 {
     ndm_shm_comm *s = state_of(r);
     ndm_shm_area *area = s->areas[r->run.comm->index];
-    uint64_t phase = global_phase(r);
-    ndm_shm_post *post = &area->posts[phase % 2];
-    const char *data = s->windows && r->algo->locate ? r->algo->locate(r) : NULL;
+    uint64_t n = number(r, r->written);
+    ndm_shm_post *post = &area->posts[n % NDM_SHM_SLOTS];
+    const char *data = s->windows && r->algo->locate ? r->algo->locate(r, r->written) : NULL;
     const ndm_shm_window *window = data ? ndm_shm_find_window(r->run.comm, data, 1) : NULL;
 
     post->signature = r->run.signature;
@@ -109,26 +128,9 @@ static void write_phase(ndm_shm_run *r)
     post->offset = window ? data - window->map.base : 0;
     r->direct |= window != NULL;
     if (!window && r->algo->write)
-        r->algo->write(r, area->staging[phase % 2]);
-    atomic_store_explicit(&area->posted, phase + 1, memory_order_release);
-    r->written = true;
-}
-
-/* Those whose data this phase reads must have called the same; later phases follow from the first.
- */
-static ndm_status check_calls(const ndm_shm_run *r)
-{
-    const ndm_comm *comm = r->run.comm;
-
-    for (int64_t m = 0; m < comm->size; m++) {
-        const ndm_signature *theirs = &state_of(r)->areas[m]->posts[global_phase(r) % 2].signature;
-        if (m == comm->index || posted_by(r, m) <= global_phase(r))
-            continue;
-        if (theirs->sequence != r->run.signature.sequence ||
-            !ndm_signature_equal(theirs, &r->run.signature))
-            return ndm_stall_mismatch(comm, comm->ranks[m], theirs, &r->run.signature);
-    }
-    return NDM_OK;
+        r->algo->write(r, r->written, area->staging[n % NDM_SHM_SLOTS]);
+    r->written++;
+    atomic_store_explicit(&area->posted, n + 1, memory_order_release);
 }
 
 static void read_phase(ndm_shm_run *r)
@@ -136,33 +138,44 @@ static void read_phase(ndm_shm_run *r)
     ndm_shm_area *area = state_of(r)->areas[r->run.comm->index];
 
     if (r->algo->read)
-        r->algo->read(r);
-    r->phase++;
-    r->written = false;
-    atomic_store_explicit(&area->consumed, global_phase(r), memory_order_release);
+        r->algo->read(r, r->read);
+    r->read++;
+    atomic_store_explicit(&area->consumed, number(r, r->read), memory_order_release);
 }
 
+/* Members must have called the same. Looked at in the first phase; later ones follow from it. */
+static ndm_status check_calls(const ndm_shm_run *r)
+{
+    const ndm_comm *comm = r->run.comm;
+
+    for (int64_t m = 0; m < comm->size; m++) {
+        if (m == comm->index || posted_by(r, m) <= number(r, 0))
+            continue;
+        const ndm_signature *theirs = &post_of(r, 0, m)->signature;
+        if (theirs->sequence != r->run.signature.sequence ||
+            !ndm_signature_equal(theirs, &r->run.signature))
+            return ndm_stall_mismatch(comm, comm->ranks[m], theirs, &r->run.signature);
+    }
+    return NDM_OK;
+}
+
+/* Reads before it writes: what others have just put out is still in a near cache. */
 static ndm_status poll(ndm_run *run, bool *progressed, bool *done)
 {
     ndm_shm_run *r = (ndm_shm_run *)run;
 
-    *done = false;
-    if (r->written && r->phase == 0)
-        NDM_TRY(check_calls(r));
-    while (!waits(r)) {
-        *progressed = true;
-        if (r->phase == r->n_phases) {
-            *done = true;
-            break;
-        }
-        if (!r->written) {
-            write_phase(r);
-            continue;
-        }
-        if (r->phase == 0)
+    for (;;) {
+        if (r->read == 0 && r->written > 0)
             NDM_TRY(check_calls(r));
-        read_phase(r);
+        if (can_read(r))
+            read_phase(r);
+        else if (can_write(r))
+            write_phase(r);
+        else
+            break;
+        *progressed = true;
     }
+    *done = r->read == r->n_phases && !any(r, holds_back_end);
     return NDM_OK;
 }
 
