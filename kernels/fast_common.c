@@ -58,8 +58,8 @@ void *ndm_fast_scratch(int64_t bytes)
     scratch = aligned_alloc(SCRATCH_ALIGN, (size_t)bytes);
     scratch_bytes = scratch ? bytes : 0;
     if (scratch_has_key)
-        (void)pthread_setspecific(scratch_key,
-                                  scratch); /* without it the memory stays with the process */
+        /* without it the memory stays with the process */
+        (void)pthread_setspecific(scratch_key, scratch);
     return scratch;
 }
 
