@@ -2,12 +2,15 @@
 /* The context: config -> mesh -> communicators, then the strategies that apply. Every step that can
  * fail on one rank alone is agreed over all before anybody goes on, so that a mistake is one
  * message and never a hang. */
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "core/log.h"
+#include "mesh/machine.h"
+#include "mesh/placement.h"
 #include "strategies/internal.h"
 
 int64_t ndm_context_coord(const ndm_context *context, ndm_axis axis)
@@ -103,30 +106,87 @@ static ndm_status open_device(ndm_context *c, const ndm_context_options *o)
     return ndm_comms_create(c->world, c->mesh, c->device, o->collectives, &c->comms);
 }
 
+static bool strategy_applies(const ndm_context *c, const ndm_strategy *s)
+{
+    return !s->applies || s->applies(c, NULL);
+}
+
+static bool is_replaced(const ndm_context *c, const ndm_strategy *s)
+{
+    for (int64_t i = 0; ndm_strategy_at(i); i++) {
+        const ndm_strategy *other = ndm_strategy_at(i);
+        if (other->replaces && strcmp(other->replaces, s->name) == 0 && strategy_applies(c, other))
+            return true;
+    }
+    return false;
+}
+
 static void choose_strategies(ndm_context *c)
 {
     for (int64_t i = 0; ndm_strategy_at(i); i++) {
         const ndm_strategy *s = ndm_strategy_at(i);
-        if (!s->applies || s->applies(c, NULL))
+        if (strategy_applies(c, s) && !is_replaced(c, s))
             c->strategies[c->n_strategies++] = s;
     }
 }
 
 static ndm_status copy_order(ndm_context *c, const ndm_parallelism_config *p)
 {
-    size_t bytes = (size_t)ndm_world_size(c->world) * sizeof *c->order;
-
-    if (!p->order)
-        return NDM_OK;
     if (p->n_order && p->n_order != ndm_world_size(c->world))
         NDM_FAIL(NDM_ERR_CONFIG, "mesh: an order of %lld ranks for a world of %lld",
                  (long long)p->n_order, (long long)ndm_world_size(c->world));
-    c->order = malloc(bytes);
+    memcpy(c->order, p->order, (size_t)ndm_world_size(c->world) * sizeof *c->order);
+    return NDM_OK;
+}
+
+/* A process that may run anywhere on its host has no nearer place; asking hwloc would only take
+ * time. */
+static bool is_bound(void)
+{
+    cpu_set_t allowed;
+
+    CPU_ZERO(&allowed);
+    return sched_getaffinity(0, sizeof allowed, &allowed) == 0 &&
+           CPU_COUNT(&allowed) < sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+static void place_of_self(const ndm_context *c, ndm_place_facts *facts)
+{
+    int64_t host = ndm_world_node(c->world, ndm_world_rank(c->world));
+    ndm_machine *machine;
+
+    for (int level = 0; level < NDM_PLACE_LEVELS; level++)
+        facts->id[level] = NDM_PLACE_UNKNOWN;
+    facts->id[NDM_PLACE_HOST] = host;
+    if (!is_bound() || ndm_machine_open(NULL, &machine) != NDM_OK)
+        return;
+    ndm_machine_facts_of_self(machine, host, facts);
+    ndm_machine_close(machine);
+}
+
+/* Inner axes share what is near: every rank tells where it is, and all compute the same order. */
+static ndm_status compute_order(ndm_context *c, const ndm_parallelism_config *p)
+{
+    int64_t world = ndm_world_size(c->world);
+    ndm_place_facts mine, *all = calloc((size_t)world, sizeof *all);
+
+    if (!all)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for the places of %lld ranks", (long long)world);
+    place_of_self(c, &mine);
+    ndm_status status = ndm_world_exchange(c->world, &mine, (int64_t)sizeof mine, all);
+    if (status == NDM_OK)
+        status = ndm_placement_order(p, world, all, c->order);
+    free(all);
+    return status;
+}
+
+static ndm_status find_order(ndm_context *c, const ndm_parallelism_config *p)
+{
+    c->order = calloc((size_t)ndm_world_size(c->world), sizeof *c->order);
     if (!c->order)
         NDM_FAIL(NDM_ERR_MEMORY, "no memory for an order of %lld ranks",
                  (long long)ndm_world_size(c->world));
-    memcpy(c->order, p->order, bytes);
-    return NDM_OK;
+    return p->order ? copy_order(c, p) : compute_order(c, p);
 }
 
 static ndm_status build(ndm_context *c, const ndm_parallelism_config *p,
@@ -136,7 +196,7 @@ static ndm_status build(ndm_context *c, const ndm_parallelism_config *p,
 
     NDM_TRY(ndm_world_join(&world, &c->world));
     c->parallelism = *p;
-    NDM_TRY(ndm_world_agree(c->world, copy_order(c, p)));
+    NDM_TRY(ndm_world_agree(c->world, find_order(c, p)));
     NDM_TRY(ndm_world_agree(c->world, build_mesh(c)));
     NDM_TRY(verify(c, o));
     NDM_TRY(ndm_world_agree(c->world, open_device(c, o)));

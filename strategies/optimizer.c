@@ -206,7 +206,7 @@ ndm_status ndm_optimizer_step(ndm_optimizer *optimizer, const ndm_step_options *
                                optimizer->steps);
 }
 
-static float *moment_array(const ndm_optimizer *o, int64_t unit, ndm_moment moment)
+float *ndm_optimizer_moment(const ndm_optimizer *o, int64_t unit, ndm_moment moment)
 {
     return moment == NDM_EXP_AVG ? o->exp_avg[unit] : o->exp_avg_sq[unit];
 }
@@ -214,13 +214,13 @@ static float *moment_array(const ndm_optimizer *o, int64_t unit, ndm_moment mome
 ndm_status ndm_optimizer_read(ndm_optimizer *optimizer, int64_t unit, ndm_moment moment,
                               ndm_unit_range_fn read, void *user)
 {
-    return ndm_unit_read_array(optimizer->units[unit], moment_array(optimizer, unit, moment), read,
+    return ndm_unit_read_array(optimizer->units[unit], ndm_optimizer_moment(optimizer, unit, moment), read,
                                user);
 }
 
 ndm_status ndm_optimizer_write(ndm_optimizer *optimizer, int64_t unit, ndm_moment moment,
                                ndm_unit_range_fn write, void *user)
 {
-    return ndm_unit_write_array(optimizer->units[unit], moment_array(optimizer, unit, moment),
+    return ndm_unit_write_array(optimizer->units[unit], ndm_optimizer_moment(optimizer, unit, moment),
                                 write, user);
 }

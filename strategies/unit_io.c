@@ -98,12 +98,28 @@ ndm_status ndm_unit_write_array(ndm_unit *unit, const float *array, ndm_unit_ran
 {
     window w;
 
-    if (ndm_context_coord(unit->context, NDM_DP_REPLICATE) != 0)
-        return NDM_OK; /* the first replica writes */
+    if (!ndm_unit_writes(unit))
+        return NDM_OK;
     NDM_TRY(open_window(&w, write, user));
     ndm_status status = write_windows(unit, array, &w);
     free(w.values);
     return status;
+}
+
+bool ndm_unit_writes(const ndm_unit *unit)
+{
+    return ndm_context_coord(unit->context, NDM_DP_REPLICATE) == 0;
+}
+
+ndm_status ndm_unit_write_host(const ndm_unit *unit, const float *slice, ndm_unit_range_fn write,
+                               void *user)
+{
+    window w = {.call = write,
+                .user = user,
+                .values = (float *)slice,
+                .first = unit->index * unit->slice};
+
+    return ndm_unit_writes(unit) ? visit_window(unit, &w, unit->slice, true) : NDM_OK;
 }
 
 ndm_status ndm_unit_read(ndm_unit *unit, ndm_unit_range_fn read, void *user)

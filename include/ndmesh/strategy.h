@@ -71,6 +71,8 @@ typedef struct ndm_strategy {
     const char *summary;
     ndm_axis_set axes; /**< axes it communicates over */
 
+    const char *replaces; /**< NULL, or the strategy that stands back wherever this one applies */
+
     /** Whether it takes part, given the mesh and a unit's sharding (NULL: the context as a whole).
      * NULL = always. */
     bool (*applies)(const ndm_context *context, const ndm_fsdp_config *fsdp);
