@@ -80,16 +80,20 @@ static ndm_status read_range(void *user, const ndm_param_spec *spec, int64_t fir
                                 NDM_F32);
 }
 
+ndm_status ndm_model_load_from(ndm_model *m, const ndm_safetensors *file)
+{
+    NDM_TRY(check_tensors(m, file));
+    for (int64_t u = 0; u < m->n_units; u++)
+        NDM_TRY(ndm_unit_read(m->units[u], read_range, (void *)file));
+    return NDM_OK;
+}
+
 static ndm_status load(ndm_model *m, const char *folder)
 {
     ndm_safetensors *file;
-    ndm_status status;
 
     NDM_TRY(ndm_safetensors_open(folder, &file));
-    NDM_TRY_OR(status, check_tensors(m, file), done);
-    for (int64_t u = 0; u < m->n_units; u++)
-        NDM_TRY_OR(status, ndm_unit_read(m->units[u], read_range, file), done);
-done:
+    ndm_status status = ndm_model_load_from(m, file);
     ndm_safetensors_close(file);
     return status;
 }
@@ -133,23 +137,34 @@ static int64_t count_params(const ndm_model *m)
     return n;
 }
 
-static ndm_status plan_files(ndm_model *m, const char *folder, const char *stem, ndm_dtype dtype,
-                             int64_t shard_bytes, ndm_safetensors_writer **writer)
+static void free_specs(ndm_tensor_spec *specs, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        free((char *)specs[i].name);
+    free(specs);
+}
+
+ndm_status ndm_model_plan_files(const ndm_model *m, const ndm_model_files *files,
+                                ndm_safetensors_writer **writer)
 {
     int64_t n = count_params(m), at = 0;
     ndm_tensor_spec *specs = calloc((size_t)n, sizeof *specs);
+    bool memory = specs != NULL;
 
-    if (!specs)
-        NDM_FAIL(NDM_ERR_MEMORY, "no memory to plan a file of %lld tensors", (long long)n);
-    for (int64_t u = 0; u < m->n_units; u++)
+    for (int64_t u = 0; memory && u < m->n_units; u++)
         for (int64_t i = 0; i < ndm_unit_params(m->units[u]); i++, at++) {
             const ndm_param_spec *p = ndm_unit_spec(m->units[u], i);
+            char *name = ndm_text_printf("%s%s", p->name, files->suffix);
             specs[at] = (ndm_tensor_spec){
-                p->name, dtype, p->ndim, {p->shape[0], p->ndim == 2 ? p->shape[1] : 0}};
+                name, files->dtype, p->ndim, {p->shape[0], p->ndim == 2 ? p->shape[1] : 0}};
+            memory = memory && name;
         }
-    ndm_status status = ndm_safetensors_writer_create(folder, stem, specs, n, shard_bytes, NULL,
-                                                      writer);
-    free(specs);
+    ndm_status status = memory ? ndm_safetensors_writer_create(files->folder, files->stem, specs, n,
+                                                               files->shard_bytes, NULL, writer)
+                               : ndm_error_set(NDM_ERR_MEMORY, __FILE__, __LINE__,
+                                               "no memory to plan a file of %lld tensors",
+                                               (long long)n);
+    free_specs(specs, specs ? n : 0);
     return status;
 }
 
@@ -169,42 +184,70 @@ static ndm_status begin(ndm_model *m, const char *folder, ndm_safetensors_writer
 }
 
 /* One rank makes the files, all write their ranges; nobody returns before all have. */
-static ndm_status write_files(ndm_model *m, const char *folder, const char *stem,
-                              ndm_unit_part part, ndm_dtype dtype, int64_t shard_bytes)
+static ndm_status write_files(ndm_model *m, const ndm_model_files *files, ndm_unit_part part)
 {
     ndm_safetensors_writer *writer = NULL;
     ndm_status status;
 
-    NDM_TRY_OR(
-        status,
-        ndm_context_agree(m->context, plan_files(m, folder, stem, dtype, shard_bytes, &writer)),
-        done);
-    NDM_TRY_OR(status, ndm_context_agree(m->context, begin(m, folder, writer)), done);
+    NDM_TRY_OR(status, ndm_context_agree(m->context, ndm_model_plan_files(m, files, &writer)),
+               done);
+    NDM_TRY_OR(status, ndm_context_agree(m->context, begin(m, files->folder, writer)), done);
     status = ndm_context_agree(m->context, write_slices(m, part, writer));
 done:
     ndm_safetensors_writer_destroy(writer);
     return status;
 }
 
-static ndm_status write_config(ndm_model *m, const char *folder, ndm_dtype dtype)
+/* What a model's folder holds besides its weights, and others need to use it. */
+static const char *const companions[] = {
+    "tokenizer.json",  "tokenizer_config.json", "special_tokens_map.json",
+    "tokenizer.model", "added_tokens.json",     "vocab.json",
+    "merges.txt",      "chat_template.jinja",   "generation_config.json",
+};
+
+static ndm_status copy_companion(const char *from, const char *to, const char *name)
+{
+    char source[4096], target[4096];
+    ndm_buffer text = {0};
+
+    snprintf(source, sizeof source, "%s/%s", from, name);
+    snprintf(target, sizeof target, "%s/%s", to, name);
+    if (!ndm_file_exists(source))
+        return NDM_OK;
+    NDM_TRY(ndm_file_read(source, &text));
+    ndm_status status = ndm_file_write_atomic(target, text.data, text.length);
+    ndm_buffer_finish(&text);
+    return status;
+}
+
+ndm_status ndm_model_write_companions(const char *from, const char *folder)
+{
+    for (size_t i = 0; from && i < sizeof companions / sizeof companions[0]; i++)
+        NDM_TRY(copy_companion(from, folder, companions[i]));
+    return NDM_OK;
+}
+
+ndm_status ndm_model_write_config(const ndm_model *m, const char *folder, ndm_dtype dtype)
 {
     char path[4096];
     ndm_model_config copy = m->config;
 
-    if (ndm_context_rank(m->context) != 0)
-        return NDM_OK;
     copy.dtype = dtype;
     snprintf(path, sizeof path, "%s/config.json", folder);
-    return ndm_model_config_write(&copy, path);
+    NDM_TRY(ndm_model_config_write(&copy, path));
+    return ndm_model_write_companions(m->folder, folder);
 }
 
 ndm_status ndm_model_save(ndm_model *model, const char *folder, ndm_dtype dtype,
                           int64_t shard_bytes)
 {
     ndm_dtype out = dtype == NDM_DTYPE_COUNT ? model->config.dtype : dtype;
+    bool first = ndm_context_rank(model->context) == 0;
 
-    NDM_TRY(write_files(model, folder, "model", NDM_UNIT_WEIGHTS, out, shard_bytes));
-    return ndm_context_agree(model->context, write_config(model, folder, out));
+    NDM_TRY(write_files(model, &(ndm_model_files){folder, "model", "", out, shard_bytes},
+                        NDM_UNIT_WEIGHTS));
+    return ndm_context_agree(model->context,
+                             first ? ndm_model_write_config(model, folder, out) : NDM_OK);
 }
 
 /* FILE.safetensors is folder and stem. */
@@ -219,5 +262,5 @@ ndm_status ndm_model_save_grads(ndm_model *model, const char *file)
         NDM_FAIL(NDM_ERR_USAGE, "%s: gradients are written to a file that ends in %s", file, end);
     snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - file) : 1, slash ? file : ".");
     snprintf(stem, sizeof stem, "%.*s", (int)(n - e), base);
-    return write_files(model, folder, stem, NDM_UNIT_GRADS, NDM_F32, 0);
+    return write_files(model, &(ndm_model_files){folder, stem, "", NDM_F32, 0}, NDM_UNIT_GRADS);
 }

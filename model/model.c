@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/file.h"
 #include "core/log.h"
 #include "model/model.h"
 
@@ -92,11 +93,29 @@ static ndm_status create_blocks(ndm_model *m)
     return NDM_OK;
 }
 
+/* The folder, or the one that the config.json lies in. */
+static ndm_status remember_folder(ndm_model *m, const char *model_name)
+{
+    const char *slash = strrchr(model_name, '/');
+
+    if (ndm_file_is_dir(model_name))
+        m->folder = ndm_text_duplicate(model_name);
+    else if (ndm_file_exists(model_name))
+        m->folder = slash ? ndm_text_printf("%.*s", (int)(slash - model_name), model_name)
+                          : ndm_text_duplicate(".");
+    else
+        return NDM_OK;
+    if (!m->folder)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for the path %s", model_name);
+    return NDM_OK;
+}
+
 static ndm_status build(ndm_model *m, const char *model_name, const ndm_fsdp_config *fsdp)
 {
     static const ndm_fsdp_config defaults = NDM_FSDP_CONFIG_INIT;
 
     NDM_TRY(ndm_context_agree(m->context, ndm_model_config_resolve(model_name, &m->config)));
+    NDM_TRY(remember_folder(m, model_name));
     if (m->options.seq_len == 0)
         m->options.seq_len = m->config.max_positions;
     NDM_TRY(create_blocks(m));
@@ -132,6 +151,7 @@ void ndm_model_destroy(ndm_model *m)
         ndm_unit_destroy(m->units[i]);
     ndm_model_unplan(m);
     ndm_model_config_finish(&m->config);
+    free(m->folder);
     free(m->units);
     free(m->visits);
     free(m->blocks);

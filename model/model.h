@@ -9,6 +9,7 @@
 
 #include "kernels/kernels.h"
 #include "model/config.h"
+#include "model/safetensors.h"
 #include "strategies/internal.h"
 #include <ndmesh/model.h>
 
@@ -89,6 +90,7 @@ typedef struct ndm_sizes {
 struct ndm_model {
     ndm_context *context;
     ndm_model_config config;
+    char *folder; /* that the config came from; NULL for a preset */
     ndm_model_options options;
     ndm_sizes size;
     ndm_block *blocks; /* [n_blocks]: embed, layers, head */
@@ -175,6 +177,23 @@ static inline float *ndm_block_grad(const ndm_block *block, ndm_weight w)
 {
     return block->param[w] < 0 ? NULL : ndm_unit_grad(block->unit, block->param[w]);
 }
+
+/* io.c: pieces that checkpoints are made of, on this rank alone. */
+
+/* Files STEM*.safetensors in a folder that hold one tensor a parameter, named with a suffix. */
+typedef struct ndm_model_files {
+    const char *folder, *stem, *suffix;
+    ndm_dtype dtype;
+    int64_t shard_bytes; /* 0 = one file */
+} ndm_model_files;
+NDM_MUST_USE ndm_status ndm_model_plan_files(const ndm_model *model, const ndm_model_files *files,
+                                             ndm_safetensors_writer **writer);
+NDM_MUST_USE ndm_status ndm_model_load_from(ndm_model *model, const ndm_safetensors *file);
+/* config.json, and the companions that the model's folder has. */
+NDM_MUST_USE ndm_status ndm_model_write_config(const ndm_model *model, const char *folder,
+                                               ndm_dtype dtype);
+/* Copies tokenizer files and the like from folder to folder; from NULL: nothing. */
+NDM_MUST_USE ndm_status ndm_model_write_companions(const char *from, const char *folder);
 
 /* weights.c: the specs of one block; sets block->param relative to `base`. Names are malloc'ed into
  * specs. */

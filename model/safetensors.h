@@ -54,6 +54,19 @@ const ndm_tensor_info *ndm_safetensors_find(const ndm_safetensors *reader, const
 int64_t ndm_safetensors_files(const ndm_safetensors *reader);
 const char *ndm_safetensors_path(const ndm_safetensors *reader, int64_t file);
 
+/* Reads exactly n bytes of a file at an offset: what stands between a reader and its files, e.g. to
+ * verify them. */
+typedef ndm_status (*ndm_safetensors_source)(void *user, int fd, const char *path, void *dst,
+                                             int64_t n, int64_t offset);
+
+/* Ranges and blocks are read through source from here on; headers were read at open. NULL: the
+ * files as they are. */
+void ndm_safetensors_set_source(ndm_safetensors *reader, ndm_safetensors_source source, void *user);
+
+/* Reads raw bytes of file i, through the source: headers too. */
+NDM_MUST_USE ndm_status ndm_safetensors_read_bytes(const ndm_safetensors *reader, int64_t file,
+                                                   void *dst, int64_t n, int64_t offset);
+
 /* A value of the first file's __metadata__, or NULL. */
 const char *ndm_safetensors_metadata(const ndm_safetensors *reader, const char *key);
 
@@ -120,6 +133,9 @@ NDM_MUST_USE ndm_status ndm_safetensors_writer_sync(ndm_safetensors_writer *writ
 
 int64_t ndm_safetensors_writer_files(const ndm_safetensors_writer *writer);
 const char *ndm_safetensors_writer_path(const ndm_safetensors_writer *writer, int64_t file);
+
+int64_t ndm_safetensors_writer_bytes(const ndm_safetensors_writer *writer,
+                                     int64_t file); /* of the whole file */
 
 /* Where a tensor will be, or NULL. */
 const ndm_tensor_info *ndm_safetensors_writer_find(const ndm_safetensors_writer *writer,

@@ -234,6 +234,11 @@ const char *ndm_safetensors_writer_path(const ndm_safetensors_writer *w, int64_t
     return w->files[file].path;
 }
 
+int64_t ndm_safetensors_writer_bytes(const ndm_safetensors_writer *w, int64_t file)
+{
+    return w->files[file].bytes;
+}
+
 const ndm_tensor_info *ndm_safetensors_writer_find(const ndm_safetensors_writer *w,
                                                    const char *name)
 {

@@ -41,6 +41,22 @@ const char *ndm_safetensors_metadata(const ndm_safetensors *r, const char *key)
     return json_string_value(json_object_get(r->metadata, key));
 }
 
+void ndm_safetensors_set_source(ndm_safetensors *r, ndm_safetensors_source source, void *user)
+{
+    r->source = source;
+    r->source_user = user;
+}
+
+ndm_status ndm_safetensors_read_bytes(const ndm_safetensors *r, int64_t file, void *dst, int64_t n,
+                                      int64_t offset)
+{
+    const struct ndm_safetensors_file *f = &r->files[file];
+
+    if (r->source)
+        return r->source(r->source_user, f->fd, f->path, dst, n, offset);
+    return ndm_safetensors_pread(f->fd, f->path, dst, n, offset);
+}
+
 static const char *nearest_name(const ndm_safetensors *r, const char *name)
 {
     const char **names = malloc((size_t)(r->count + 1) * sizeof *names);
@@ -81,21 +97,22 @@ ndm_status ndm_safetensors_require(const ndm_safetensors *r, const char *name, i
     return NDM_OK;
 }
 
-/* Reads n elements at a byte offset of the file and converts them through stage,
+/* Reads n elements of a tensor's file at a byte offset and converts them through stage,
  * NDM_SAFETENSORS_CHUNK_BYTES long. */
-static ndm_status read_run(const struct ndm_safetensors_file *f, ndm_dtype src_dtype,
-                           int64_t offset, int64_t n, void *dst, ndm_dtype dtype, void *stage)
+static ndm_status read_run(const ndm_safetensors *r, const ndm_tensor_info *info, int64_t offset,
+                           int64_t n, void *dst, ndm_dtype dtype, void *stage)
 {
+    ndm_dtype src_dtype = info->dtype;
     int64_t width = (int64_t)ndm_dtype_bytes(src_dtype);
     int64_t step = NDM_SAFETENSORS_CHUNK_BYTES / width;
     char *out = dst;
 
     if (src_dtype == dtype)
-        return ndm_safetensors_pread(f->fd, f->path, dst, n * width, offset);
+        return ndm_safetensors_read_bytes(r, info->file, dst, n * width, offset);
     for (int64_t done = 0; done < n; done += step) {
         int64_t m = n - done < step ? n - done : step;
 
-        NDM_TRY(ndm_safetensors_pread(f->fd, f->path, stage, m * width, offset + done * width));
+        NDM_TRY(ndm_safetensors_read_bytes(r, info->file, stage, m * width, offset + done * width));
         ndm_tensor_convert(stage, src_dtype, out + done * (int64_t)ndm_dtype_bytes(dtype), dtype,
                            m);
     }
@@ -123,15 +140,15 @@ ndm_status ndm_safetensors_read(const ndm_safetensors *r, const char *name, int6
     f = &r->files[info->file];
     NDM_TRY(ndm_tensor_check_range(info, f->path, first, n, dtype));
     NDM_TRY(make_stage(f->path, NDM_SAFETENSORS_CHUNK_BYTES, &stage));
-    status = read_run(f, info->dtype, info->offset + first * (int64_t)ndm_dtype_bytes(info->dtype),
-                      n, dst, dtype, stage);
+    status = read_run(r, info, info->offset + first * (int64_t)ndm_dtype_bytes(info->dtype), n, dst,
+                      dtype, stage);
     free(stage);
     return status;
 }
 
 struct block {
+    const ndm_safetensors *reader;
     const ndm_tensor_info *info;
-    const struct ndm_safetensors_file *file;
     int64_t r0, r1, c0, c1;
     char *dst;
     ndm_dtype dtype;
@@ -148,7 +165,7 @@ static ndm_status read_runs(const struct block *b, void *stage)
     int64_t width = (int64_t)ndm_dtype_bytes(b->info->dtype), columns = b->info->shape[1];
 
     for (int64_t row = b->r0; row < b->r1; row++)
-        NDM_TRY(read_run(b->file, b->info->dtype, b->info->offset + (row * columns + b->c0) * width,
+        NDM_TRY(read_run(b->reader, b->info, b->info->offset + (row * columns + b->c0) * width,
                          b->c1 - b->c0, block_row(b, row), b->dtype, stage));
     return NDM_OK;
 }
@@ -162,8 +179,8 @@ static ndm_status read_rows(const struct block *b, char *stage, int64_t stage_by
     for (int64_t row = b->r0; row < b->r1; row += step) {
         int64_t m = b->r1 - row < step ? b->r1 - row : step;
 
-        NDM_TRY(ndm_safetensors_pread(b->file->fd, b->file->path, stage, m * row_bytes,
-                                      b->info->offset + row * row_bytes));
+        NDM_TRY(ndm_safetensors_read_bytes(b->reader, b->info->file, stage, m * row_bytes,
+                                           b->info->offset + row * row_bytes));
         for (int64_t i = 0; i < m; i++)
             ndm_tensor_convert(stage + i * row_bytes + b->c0 * width, b->info->dtype,
                                block_row(b, row + i), b->dtype, b->c1 - b->c0);
@@ -175,22 +192,24 @@ ndm_status ndm_safetensors_read_block(const ndm_safetensors *r, const char *name
                                       int64_t r1, int64_t c0, int64_t c1, void *dst,
                                       ndm_dtype dtype)
 {
-    struct block b = {.r0 = r0, .r1 = r1, .c0 = c0, .c1 = c1, .dst = dst, .dtype = dtype};
+    struct block b = {
+        .reader = r, .r0 = r0, .r1 = r1, .c0 = c0, .c1 = c1, .dst = dst, .dtype = dtype};
     int64_t width, row_bytes, stage_bytes = NDM_SAFETENSORS_CHUNK_BYTES;
+    const char *path;
     ndm_status status;
     void *stage;
 
     b.info = ndm_safetensors_find(r, name);
     if (b.info == NULL)
         return missing(r, name);
-    b.file = &r->files[b.info->file];
-    NDM_TRY(ndm_tensor_check_block(b.info, b.file->path, r0, r1, c0, c1, dtype));
+    path = r->files[b.info->file].path;
+    NDM_TRY(ndm_tensor_check_block(b.info, path, r0, r1, c0, c1, dtype));
     if (r0 == r1 || c0 == c1)
         return NDM_OK;
     width = (int64_t)ndm_dtype_bytes(b.info->dtype), row_bytes = b.info->shape[1] * width;
     if (c0 == 0 && c1 == b.info->shape[1])
         return ndm_safetensors_read(r, name, r0 * c1, (r1 - r0) * c1, dst, dtype);
-    NDM_TRY(make_stage(b.file->path, stage_bytes, &stage));
+    NDM_TRY(make_stage(path, stage_bytes, &stage));
     if ((c1 - c0) * width >= SMALL_RUN_BYTES || row_bytes > stage_bytes)
         status = read_runs(&b, stage);
     else

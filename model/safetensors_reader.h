@@ -18,6 +18,8 @@ struct ndm_safetensors {
     ndm_tensor_info *infos; /* [count], sorted by name once opened; names are owned */
     int64_t count;
     json_t *metadata; /* of the first file; may be NULL */
+    ndm_safetensors_source source; /* NULL = the files as they are */
+    void *source_user;
 };
 
 /* Opens a file and appends its tensors; then finish_open() sorts them and refuses names that two

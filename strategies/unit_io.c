@@ -114,10 +114,8 @@ bool ndm_unit_writes(const ndm_unit *unit)
 ndm_status ndm_unit_write_host(const ndm_unit *unit, const float *slice, ndm_unit_range_fn write,
                                void *user)
 {
-    window w = {.call = write,
-                .user = user,
-                .values = (float *)slice,
-                .first = unit->index * unit->slice};
+    window w = {
+        .call = write, .user = user, .values = (float *)slice, .first = unit->index * unit->slice};
 
     return ndm_unit_writes(unit) ? visit_window(unit, &w, unit->slice, true) : NDM_OK;
 }

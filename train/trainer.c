@@ -98,6 +98,21 @@ void ndm_trainer_set_progress(ndm_trainer *trainer, int64_t steps, int64_t token
     trainer->tokens_total = tokens_total;
 }
 
+ndm_model *ndm_trainer_model(const ndm_trainer *trainer)
+{
+    return trainer->model;
+}
+
+const ndm_trainer_options *ndm_trainer_get_options(const ndm_trainer *trainer)
+{
+    return &trainer->options;
+}
+
+int64_t ndm_trainer_tokens_total(const ndm_trainer *trainer)
+{
+    return trainer->tokens_total;
+}
+
 void ndm_trainer_before_update(ndm_trainer *trainer, ndm_status (*call)(void *user), void *user)
 {
     trainer->before_update = call;

@@ -8,6 +8,10 @@
 /* After loading a checkpoint: steps done, and valid tokens seen. */
 void ndm_trainer_set_progress(ndm_trainer *trainer, int64_t steps, int64_t tokens_total);
 
+ndm_model *ndm_trainer_model(const ndm_trainer *trainer);
+const ndm_trainer_options *ndm_trainer_get_options(const ndm_trainer *trainer);
+int64_t ndm_trainer_tokens_total(const ndm_trainer *trainer);
+
 /* Called in every step when gradients are reduced and weights not yet changed. */
 void ndm_trainer_before_update(ndm_trainer *trainer, ndm_status (*call)(void *user), void *user);
 

@@ -27,9 +27,9 @@ typedef struct ndm_checkpoint_options {
     const char *options_json; /**< NULL, or a JSON object that trainer.json keeps as "options" */
 } ndm_checkpoint_options;
 
-#define NDM_CHECKPOINT_OPTIONS_INIT                                                             \
-    {                                                                                           \
-        sizeof(ndm_checkpoint_options), 0, (int64_t)5 << 30, (int64_t)1 << 20, true, 0, NULL    \
+#define NDM_CHECKPOINT_OPTIONS_INIT                                                          \
+    {                                                                                        \
+        sizeof(ndm_checkpoint_options), 0, (int64_t)5 << 30, (int64_t)1 << 20, true, 0, NULL \
     }
 
 /** What a checkpoint says about its run. */

@@ -7,6 +7,7 @@
 #ifndef NDMESH_NDMESH_H
 #define NDMESH_NDMESH_H
 
+#include <ndmesh/checkpoint.h>
 #include <ndmesh/collectives.h>
 #include <ndmesh/config.h>
 #include <ndmesh/context.h>

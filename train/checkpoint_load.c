@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Loading: every rank reads the ranges of its slices, verified block by block; and which checkpoint
+ * is the newest. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/file.h"
+#include "model/model.h"
+#include "train/checkpoint_files.h"
+#include "train/trainer.h"
+
+/* One stem of a checkpoint, open behind its checksums. */
+typedef struct input {
+    ndm_verified verified;
+    ndm_safetensors *reader;
+    const char *suffix;
+} input;
+
+static void input_close(input *in)
+{
+    ndm_safetensors_close(in->reader);
+    ndm_verified_finish(&in->verified);
+}
+
+/* Headers were parsed at open, as those of any file; here their bytes are verified too. */
+static ndm_status verify_headers(const input *in)
+{
+    ndm_status status = NDM_OK;
+
+    for (int64_t f = 0; f < ndm_safetensors_files(in->reader) && status == NDM_OK; f++) {
+        unsigned char first[8];
+        status = ndm_safetensors_read_bytes(in->reader, f, first, 8, 0);
+        int64_t bytes = 8;
+        for (int i = 0; i < 4; i++)
+            bytes += (int64_t)first[i] << (8 * i);
+        void *header = status == NDM_OK ? malloc((size_t)bytes) : NULL;
+        if (header)
+            status = ndm_safetensors_read_bytes(in->reader, f, header, bytes, 0);
+        else if (status == NDM_OK)
+            status = ndm_error_set(NDM_ERR_MEMORY, __FILE__, __LINE__, "no memory for a header");
+        free(header);
+    }
+    return status;
+}
+
+static ndm_status input_open(const char *path, const ndm_sums *sums, int stem, input *in)
+{
+    *in = (input){.suffix = ndm_checkpoint_stems[stem].suffix};
+    NDM_TRY(ndm_safetensors_open_stem(path, ndm_checkpoint_stems[stem].stem, &in->reader));
+    in->verified = (ndm_verified){.sums = sums, .reader = in->reader};
+    ndm_safetensors_set_source(in->reader, ndm_verified_read, &in->verified);
+    ndm_status status = verify_headers(in);
+    if (status != NDM_OK)
+        input_close(in);
+    return status;
+}
+
+/* ---- moments
+ * ------------------------------------------------------------------------------------- */
+
+static ndm_status read_range(void *user, const ndm_param_spec *spec, int64_t first, int64_t count,
+                             float *values)
+{
+    const input *in = user;
+    char name[1024];
+
+    snprintf(name, sizeof name, "%s%s", spec->name, in->suffix);
+    return ndm_safetensors_read(in->reader, name, first, count, values, NDM_F32);
+}
+
+static ndm_status check_shapes(const ndm_unit *unit, const input *in)
+{
+    const ndm_tensor_info *info;
+    char name[1024];
+
+    for (int64_t i = 0; i < ndm_unit_params(unit); i++) {
+        const ndm_param_spec *spec = ndm_unit_spec(unit, i);
+        snprintf(name, sizeof name, "%s%s", spec->name, in->suffix);
+        NDM_TRY(ndm_safetensors_require(in->reader, name, spec->ndim, spec->shape, &info));
+    }
+    return NDM_OK;
+}
+
+static ndm_status load_moment(ndm_trainer *t, input *in, ndm_moment moment)
+{
+    int64_t n;
+    ndm_unit *const *units = ndm_model_units(ndm_trainer_model(t), &n);
+
+    for (int64_t u = 0; u < n; u++)
+        NDM_TRY(check_shapes(units[u], in));
+    for (int64_t u = 0; u < n; u++)
+        NDM_TRY(ndm_optimizer_read(ndm_trainer_optimizer(t), u, moment, read_range, in));
+    return NDM_OK;
+}
+
+static ndm_status load_stem(ndm_trainer *t, const char *path, const ndm_sums *sums, int stem)
+{
+    input in;
+
+    NDM_TRY(input_open(path, sums, stem, &in));
+    ndm_status status = stem == 0 ? ndm_model_load_from(ndm_trainer_model(t), in.reader)
+                                  : load_moment(t, &in, stem == 1 ? NDM_EXP_AVG : NDM_EXP_AVG_SQ);
+    input_close(&in);
+    return status;
+}
+
+/* ---- the whole
+ * ----------------------------------------------------------------------------------- */
+
+static ndm_status load(ndm_trainer *t, const char *path, ndm_checkpoint_state *state)
+{
+    ndm_status status = NDM_OK;
+    ndm_checkpoint_facts facts;
+    ndm_sums sums;
+
+    if (!ndm_file_is_dir(path))
+        NDM_FAIL(NDM_ERR_IO, "%s: there is no such checkpoint", path);
+    NDM_TRY(ndm_checkpoint_facts_read(path, &facts));
+    NDM_TRY(ndm_checkpoint_sums_read(path, &facts, &sums));
+    for (int i = 0; i < NDM_CHECKPOINT_STEMS && status == NDM_OK; i++)
+        status = load_stem(t, path, &sums, i);
+    ndm_sums_finish(&sums);
+    NDM_TRY(status);
+    ndm_trainer_set_progress(t, facts.state.step, facts.state.tokens_total);
+    *state = facts.state;
+    return NDM_OK;
+}
+
+ndm_status ndm_checkpoint_load(ndm_trainer *trainer, const char *path, ndm_checkpoint_state *state)
+{
+    return ndm_context_agree(ndm_model_context(ndm_trainer_model(trainer)),
+                             load(trainer, path, state));
+}
+
+/* ---- the newest
+ * ---------------------------------------------------------------------------------- */
+
+typedef struct found {
+    int64_t step;
+    char name[NDM_CHECKPOINT_NAME_BYTES];
+} found;
+
+/* The first rank looks, all take what it found: others may see a folder later. */
+static ndm_status ask_first(ndm_context *context, const found *mine, found *first)
+{
+    found *all = calloc((size_t)ndm_context_size(context), sizeof *all);
+
+    if (!all)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory to ask %lld ranks",
+                 (long long)ndm_context_size(context));
+    ndm_status status = ndm_world_exchange(context->world, mine, (int64_t)sizeof *mine, all);
+    *first = all[0];
+    free(all);
+    return status;
+}
+
+ndm_status ndm_checkpoint_latest(ndm_context *context, const char *folder, char *path,
+                                 size_t path_bytes)
+{
+    found mine = {.step = -1}, first;
+    ndm_status status = NDM_OK;
+
+    if (ndm_context_rank(context) == 0)
+        status = ndm_checkpoint_find_latest(folder, &mine.step, mine.name);
+    NDM_TRY(ndm_context_agree(context, status));
+    NDM_TRY(ask_first(context, &mine, &first));
+    path[0] = '\0';
+    if (first.step < 0)
+        return NDM_OK;
+    if (snprintf(path, path_bytes, "%s/%s", folder, first.name) >= (int)path_bytes)
+        NDM_FAIL(NDM_ERR_USAGE, "%s: the path is too long", folder);
+    return NDM_OK;
+}
