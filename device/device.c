@@ -40,11 +40,30 @@ const ndm_device_ops *const *ndm_device_list(void)
     return devices;
 }
 
+enum { REGISTERED_MAX = 4 };
+static const ndm_device_ops *registered[REGISTERED_MAX];
+
+ndm_status ndm_device_register(const ndm_device_ops *ops)
+{
+    for (int i = 0; i < REGISTERED_MAX; i++) {
+        if (registered[i] && strcmp(registered[i]->name, ops->name) == 0)
+            NDM_FAIL(NDM_ERR_USAGE, "device: %s is registered already", ops->name);
+        if (registered[i])
+            continue;
+        registered[i] = ops;
+        return NDM_OK;
+    }
+    NDM_FAIL(NDM_ERR_USAGE, "device: no room for %s: %d are registered", ops->name, REGISTERED_MAX);
+}
+
 static const ndm_device_ops *find(const char *name, char *why, size_t why_bytes)
 {
     const ndm_device_ops *best = NULL;
     bool automatic = strcmp(name, "auto") == 0;
 
+    for (int i = 0; i < REGISTERED_MAX && registered[i]; i++)
+        if (strcmp(name, registered[i]->name) == 0)
+            return registered[i];
     snprintf(why, why_bytes, "no such device in this build");
     for (int i = 0; devices[i]; i++) {
         const ndm_device_ops *d = devices[i];

@@ -82,6 +82,10 @@ void ndm_device_destroy(ndm_device *device);
 NDM_MUST_USE ndm_status ndm_device_adopt(const ndm_device_ops *ops,
                                          const ndm_device_options *options, ndm_device **device);
 
+/* Makes a world that is not in the list known by its name, in this process, for good; `auto` never
+ * takes it. So a whole run can be put on a device that a test derives from cpu. */
+NDM_MUST_USE ndm_status ndm_device_register(const ndm_device_ops *ops);
+
 /* Counts memory that was not made by ndm_device_alloc(), such as shared windows; negative bytes
  * give it back. */
 void ndm_device_account(ndm_device *device, ndm_memory_kind kind, int64_t bytes);

@@ -8,7 +8,7 @@
 
 #include "model/model.h"
 
-enum { STEPS = 5, SEQ_LEN = 24, GLOBAL_BATCH = 24, STEPS_MAX = 8 };
+enum { STEPS = 5, SEQ_LEN = 24, GLOBAL_BATCH = 24 };
 
 /* ---- problems: a tiny model and its data (problem.c) ------------------------------------------
  */
@@ -75,8 +75,8 @@ typedef struct tensor {
 
 /* What a run leaves behind, on the first rank of its communicator; numbers of steps on all. */
 typedef struct record {
-    double loss[STEPS_MAX], norm[STEPS_MAX];
-    int64_t tokens[STEPS_MAX];
+    double loss[STEPS], norm[STEPS];
+    int64_t tokens[STEPS];
     tensor *tensors; /* [n_tensors], by name */
     int64_t n_tensors, total;
     float *start, *end; /* [total] weights before the first step and after the last */
@@ -85,8 +85,17 @@ typedef struct record {
 
 void record_finish(record *r);
 
-/* Trains STEPS steps over comm, which has as many ranks as the mesh. Collective over: comm. */
-ndm_status run_variant(const problem *p, const variant *v, MPI_Comm comm, record *out);
+/* Where to run, and what to do between: all but comm may be zero. */
+typedef struct setup {
+    MPI_Comm comm;                                 /* as many ranks as the mesh */
+    const char *device, *collectives;              /* NULL: cpu, auto */
+    void (*opened)(void *user, ndm_model *model);  /* before the first step */
+    void (*stepped)(void *user, ndm_model *model); /* after each */
+    void *user;
+} setup;
+
+/* Trains STEPS steps. Collective over: setup->comm. */
+ndm_status run_variant(const problem *p, const variant *v, const setup *setup, record *out);
 
 /* Ends all ranks with a message: for what must not fail. */
 _Noreturn void die(const char *format, ...) NDM_PRINTF(1, 2);

@@ -22,7 +22,8 @@ typedef struct options {
     int64_t variants; /* of each mesh; 0 = all */
     uint64_t seed;
     const char *problem, *mesh;
-    bool verbose, repeat;
+    const char *collectives;
+    bool verbose, repeat, rotate;
     ndm_axis_set axes; /* only meshes whose other axes are 1 */
 } options;
 
@@ -79,11 +80,12 @@ static void judge(const options *o, tally *t, const problem *p, const variant *v
         report("ok", p, v, note);
 }
 
-static void run_again(tally *t, const problem *p, const variant *v, const record *first)
+static void run_again(const options *o, tally *t, const problem *p, const variant *v,
+                      const record *first)
 {
     record second;
 
-    MUST(run_variant(p, v, MPI_COMM_WORLD, &second));
+    MUST(run_variant(p, v, &(setup){MPI_COMM_WORLD, .collectives = o->collectives}, &second));
     t->repeated++;
     if (rank == 0 && !same_bits(first, &second))
         fail(t, p, v, "the second time, other bits");
@@ -94,7 +96,8 @@ static void try_variant(const options *o, tally *t, const problem *p, const vari
                         const record *want, bool repeat)
 {
     record got;
-    ndm_status status = run_variant(p, v, MPI_COMM_WORLD, &got);
+    const setup here = {MPI_COMM_WORLD, .collectives = o->collectives};
+    ndm_status status = run_variant(p, v, &here, &got);
     bool refused = variant_refused(p, v);
 
     t->runs++;
@@ -112,7 +115,7 @@ static void try_variant(const options *o, tally *t, const problem *p, const vari
         if (rank == 0)
             judge(o, t, p, v, &got, want);
         if (repeat)
-            run_again(t, p, v, &got);
+            run_again(o, t, p, v, &got);
     }
     record_finish(&got);
 }
@@ -164,9 +167,9 @@ static void try_problem(const options *o, tally *t, const problem *p, const vari
     if (o->problem && strcmp(o->problem, p->name) != 0)
         return;
     if (rank == 0)
-        MUST(run_variant(p, &one, MPI_COMM_SELF, &want));
+        MUST(run_variant(p, &one, &(setup){MPI_COMM_SELF}, &want));
     for (int64_t i = 0; i < meshes->n; i++)
-        if (wanted(o, &meshes->items[i]))
+        if (wanted(o, &meshes->items[i]) && (!o->rotate || i % problem_count == (p - problems)))
             try_mesh(o, t, p, &meshes->items[i], &want);
     record_finish(&want);
 }
@@ -176,9 +179,11 @@ static void usage(void)
     if (rank == 0)
         fprintf(stderr,
                 "usage: mpiexec -n RANKS test_equiv [--variants K] [--seed S] [--problem NAME]\n"
-                "         [--mesh R.S.C.T] [--axes dp,cp,tp] [--repeat] [--verbose]\n"
+                "         [--mesh R.S.C.T] [--axes dp,cp,tp] [--repeat] [--rotate] [--verbose]\n"
+                "         [--collectives NAME]\n"
                 "  --variants K   draw K ways to run each mesh; 0 (default): all\n"
-                "  --repeat       run each twice and compare bits, not just the first of a mesh\n");
+                "  --repeat       run each twice and compare bits, not just the first of a mesh\n"
+                "  --rotate       one problem on each mesh, in turn; default: all of them\n");
     MPI_Finalize();
     exit(2);
 }
@@ -189,6 +194,7 @@ static options parse(int argc, char **argv)
         {"variants", required_argument, NULL, 'k'}, {"seed", required_argument, NULL, 's'},
         {"problem", required_argument, NULL, 'p'},  {"mesh", required_argument, NULL, 'm'},
         {"axes", required_argument, NULL, 'a'},     {"repeat", no_argument, NULL, 'r'},
+        {"rotate", no_argument, NULL, 'o'},         {"collectives", required_argument, NULL, 'c'},
         {"verbose", no_argument, NULL, 'v'},        {0}};
     options o = {.seed = 1, .axes = NDM_AXES_ALL};
     int c;
@@ -204,6 +210,10 @@ static options parse(int argc, char **argv)
             o.mesh = optarg;
         else if (c == 'r')
             o.repeat = true;
+        else if (c == 'o')
+            o.rotate = true;
+        else if (c == 'c')
+            o.collectives = optarg;
         else if (c == 'v')
             o.verbose = true;
         else if (c != 'a' || ndm_axis_set_parse(optarg, &o.axes) != NDM_OK)

@@ -29,7 +29,7 @@ void record_finish(record *r)
     *r = (record){0};
 }
 
-static ndm_status open_context(const variant *v, MPI_Comm *comm, ndm_context **context)
+static ndm_status open_context(const variant *v, const setup *s, ndm_context **context)
 {
     ndm_parallelism_config p = NDM_PARALLELISM_CONFIG_INIT;
     ndm_context_options o = NDM_CONTEXT_OPTIONS_INIT;
@@ -40,10 +40,11 @@ static ndm_status open_context(const variant *v, MPI_Comm *comm, ndm_context **c
     p.tp = v->mesh[NDM_TP];
     p.cp_method = v->cp_method;
     p.no_sequence_parallel = !v->sequence_parallel;
-    o.device = "cpu";
+    o.device = s->device ? s->device : "cpu";
+    o.collectives = s->collectives ? s->collectives : "auto";
     o.threads = 1;
     o.timeout_s = 60;
-    o.mpi_comm = comm;
+    o.mpi_comm = &s->comm;
     return ndm_context_create(&p, &o, context);
 }
 
@@ -82,7 +83,7 @@ static ndm_status open_trainer(const variant *v, ndm_model *model, ndm_trainer *
     t.lr_schedule = NDM_LR_COSINE;
     t.warmup = 2;
     t.min_lr_ratio = 0.1;
-    t.optimizer.lr = 1e-2;
+    t.optimizer.lr = 3e-2;
     t.optimizer.eps = 1e-3;
     return ndm_trainer_create(model, &t, trainer);
 }
@@ -103,8 +104,8 @@ static void fill_batch(const problem *p, const variant *v, ndm_context *context,
         }
 }
 
-static ndm_status train(const problem *p, const variant *v, ndm_trainer *trainer, ndm_model *model,
-                        MPI_Comm comm, record *out)
+static ndm_status train(const problem *p, const variant *v, const setup *s, ndm_trainer *trainer,
+                        ndm_model *model, record *out)
 {
     static int32_t inputs[GLOBAL_BATCH * SEQ_LEN], targets[GLOBAL_BATCH * SEQ_LEN];
     int64_t sequences = GLOBAL_BATCH / variant_size(v, NDM_AXES_DP);
@@ -118,13 +119,15 @@ static ndm_status train(const problem *p, const variant *v, ndm_trainer *trainer
         out->loss[step] = result.loss;
         out->norm[step] = result.grad_norm;
         out->tokens[step] = result.tokens;
-        if (replicas && !replicas_equal(model, comm))
+        if (replicas && !replicas_equal(model, s->comm))
             out->replicas_differ = true;
+        if (s->stepped)
+            s->stepped(s->user, model);
     }
     return NDM_OK;
 }
 
-static ndm_status run_model(const problem *p, const variant *v, ndm_model *model, MPI_Comm comm,
+static ndm_status run_model(const problem *p, const variant *v, const setup *s, ndm_model *model,
                             record *out)
 {
     ndm_trainer *trainer;
@@ -135,25 +138,27 @@ static ndm_status run_model(const problem *p, const variant *v, ndm_model *model
     if (!out->start || !out->end)
         die("no memory for a record");
     NDM_TRY(ndm_model_init(model, 7));
-    weights_collect(model, out, comm, out->start);
+    weights_collect(model, out, s->comm, out->start);
     NDM_TRY(open_trainer(v, model, &trainer));
-    ndm_status status = train(p, v, trainer, model, comm, out);
+    if (s->opened)
+        s->opened(s->user, model);
+    ndm_status status = train(p, v, s, trainer, model, out);
     if (status == NDM_OK)
-        weights_collect(model, out, comm, out->end);
+        weights_collect(model, out, s->comm, out->end);
     ndm_trainer_destroy(trainer);
     return status;
 }
 
-ndm_status run_variant(const problem *p, const variant *v, MPI_Comm comm, record *out)
+ndm_status run_variant(const problem *p, const variant *v, const setup *setup, record *out)
 {
     ndm_context *context;
     ndm_model *model;
 
     *out = (record){0};
-    NDM_TRY(open_context(v, &comm, &context));
+    NDM_TRY(open_context(v, setup, &context));
     ndm_status status = open_model(p, v, context, &model);
     if (status == NDM_OK) {
-        status = run_model(p, v, model, comm, out);
+        status = run_model(p, v, setup, model, out);
         ndm_model_destroy(model);
     }
     ndm_context_destroy(context);
