@@ -120,7 +120,7 @@ const char *ndm_device_name(const ndm_device *device)
     return device->ops->name;
 }
 
-/* ---- memory ---------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------- */
 
 const char *ndm_memory_kind_name(ndm_memory_kind kind)
 {
@@ -226,7 +226,7 @@ void ndm_device_reset_peak(ndm_device *device)
     m->peak_total_bytes = m->live_total_bytes;
 }
 
-/* ---- streams and events: through the world's table ------------------------------------------- */
+/* ---- streams and events: through the world's table ---------------------------------------- */
 
 ndm_status ndm_copy(ndm_stream *stream, void *dst, const void *src, int64_t bytes,
                     ndm_copy_kind kind)

@@ -53,12 +53,19 @@ typedef struct ndm_device_ops {
     ndm_status (*launch)(ndm_stream *stream, const ndm_launch *launch);
 } ndm_device_ops;
 
+/* Told of every kernel, copy and zero that a host world has run: op is -1 for the last two, and a
+ * stream of NDM_STREAM_COMM runs its kernels while others wait for it. */
+typedef void (*ndm_device_observer)(void *user, const ndm_stream *stream, const char *name, int op,
+                                    int64_t begin_ns, int64_t end_ns);
+
 struct ndm_device {
     const ndm_device_ops *ops;
     ndm_device_options options;
     const struct ndm_kernel_table *kernels; /* bound by ndm_kernels_bind(); freed with the device */
     ndm_memory_stats memory;
     struct ndm_allocation *allocations; /* live ones, for accounting and leak reports */
+    ndm_device_observer observer;       /* NULL = none: then a launch costs one test more */
+    void *observer_user;
 };
 
 struct ndm_stream {
@@ -93,8 +100,10 @@ const ndm_device_ops *const *ndm_device_list(void); /* NULL-terminated, from dev
 
 NDM_MUST_USE ndm_status ndm_stream_launch(ndm_stream *stream, const ndm_launch *launch);
 
-/* ---- host worlds only (cpu and the devices that tests derive from it): device/host.c
- * -------------------------------- */
+/* Host worlds: who is told of kernels from now on; NULL = nobody. */
+void ndm_device_observe(ndm_device *device, ndm_device_observer observer, void *user);
+
+/* ---- host worlds only (cpu and the devices that tests derive from it): device/host.c ------ */
 
 /* A step of a queued stream: a collective, or a kernel that follows one. Started in order; polled
  * until done. */

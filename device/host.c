@@ -270,11 +270,32 @@ ndm_status ndm_host_event_query(ndm_event *event, bool *done)
     return NDM_OK;
 }
 
-/* ---- kernels and copies ---------------------------------------------------------------------- */
+/* ---- kernels and copies ------------------------------------------------------------------- */
+
+void ndm_device_observe(ndm_device *device, ndm_device_observer observer, void *user)
+{
+    device->observer = observer;
+    device->observer_user = user;
+}
+
+static ndm_status run_body(ndm_stream *stream, ndm_host_body body, const void *args,
+                           const char *name, int op)
+{
+    const ndm_device *device = stream->device;
+
+    if (!device->observer)
+        return body(args);
+    int64_t begin = ndm_clock_ns();
+    ndm_status status = body(args);
+    device->observer(device->observer_user, stream, name, op, begin, ndm_clock_ns());
+    return status;
+}
 
 typedef struct call_task {
     ndm_task base;
+    ndm_stream *stream;
     ndm_host_body body;
+    int op;
     char name[32];
     _Alignas(16) unsigned char args[NDM_LAUNCH_ARGS_MAX];
 } call_task;
@@ -282,7 +303,7 @@ typedef struct call_task {
 static ndm_status call_start(ndm_task *task)
 {
     call_task *call = (call_task *)task;
-    return call->body(call->args);
+    return run_body(call->stream, call->body, call->args, call->name, call->op);
 }
 
 static void call_describe(const ndm_task *task, char *text, size_t text_bytes)
@@ -297,7 +318,9 @@ static ndm_status queue_call(ndm_stream *stream, const ndm_launch *launch)
         NDM_FAIL(NDM_ERR_MEMORY, "no memory to queue kernel %s", launch->name);
     call->base = (ndm_task){
         .start = call_start, .describe = call_describe, .release = release_task};
+    call->stream = stream;
     call->body = (ndm_host_body)launch->body;
+    call->op = launch->op;
     snprintf(call->name, sizeof call->name, "%s", launch->name);
     memcpy(call->args, launch->args, launch->args_bytes);
     return ndm_host_submit(stream, &call->base);
@@ -313,7 +336,8 @@ ndm_status ndm_host_launch(ndm_stream *stream, const ndm_launch *launch)
     if (s->head)
         return queue_call(stream, launch);
     enter(stream->device);
-    ndm_status status = ((ndm_host_body)launch->body)(launch->args);
+    ndm_status status = run_body(stream, (ndm_host_body)launch->body, launch->args, launch->name,
+                                 launch->op);
     leave(stream->device);
     return status;
 }

@@ -238,7 +238,7 @@ void ndm_model_config_finish(ndm_model_config *config)
     config->source = NULL;
 }
 
-/* ---- rules ---- */
+/* ---- rules -------------------------------------------------------------------------------- */
 
 /* Upper limits keep every product of sizes, and the number of parameters, within int64_t. */
 static ndm_status check_sizes(const ndm_model_config *c, const char *context)
@@ -308,7 +308,7 @@ ndm_status ndm_model_config_check(const ndm_model_config *c, const char *context
     return check_rope(c, context);
 }
 
-/* ---- what follows from a configuration ---- */
+/* ---- what follows from a configuration ---------------------------------------------------- */
 
 int64_t ndm_model_config_window(const ndm_model_config *c, int64_t layer)
 {

@@ -125,7 +125,7 @@ ndm_status ndm_config_read_rope(const json_t *root, ndm_model_config *c, const c
                               &c->rope_original_positions, file);
 }
 
-/* ---- sliding window ---- */
+/* ---- sliding window ----------------------------------------------------------------------- */
 
 static ndm_status allocate_layers(ndm_model_config *c, const char *file)
 {

@@ -10,8 +10,7 @@
 #include "model/model.h"
 #include "model/safetensors.h"
 
-/* ---- names
- * --------------------------------------------------------------------------------------- */
+/* ---- names -------------------------------------------------------------------------------- */
 
 /* Tensors that files of a family may hold besides weights, by the end of their names. */
 static bool is_buffer(const char *name)
@@ -68,8 +67,7 @@ static ndm_status check_tensors(const ndm_model *m, const ndm_safetensors *file)
     return NDM_OK;
 }
 
-/* ---- reading
- * ------------------------------------------------------------------------------------- */
+/* ---- reading ------------------------------------------------------------------------------ */
 
 static ndm_status read_range(void *user, const ndm_param_spec *spec, int64_t first, int64_t count,
                              float *values)
@@ -119,8 +117,7 @@ ndm_status ndm_model_from_pretrained(ndm_context *context, const char *folder,
     return NDM_OK;
 }
 
-/* ---- writing
- * ------------------------------------------------------------------------------------- */
+/* ---- writing ------------------------------------------------------------------------------ */
 
 static ndm_status write_range(void *user, const ndm_param_spec *spec, int64_t first, int64_t count,
                               float *values)

@@ -8,8 +8,7 @@
 #include "core/log.h"
 #include "model/model.h"
 
-/* ---- making
- * -------------------------------------------------------------------------------------- */
+/* ---- making ------------------------------------------------------------------------------- */
 
 /* "embed", "layers.3", "head", or the first and the last of several blocks. */
 static void name_unit(const ndm_model *m, int64_t unit, const int64_t *unit_of, char *name,
@@ -165,8 +164,7 @@ ndm_status ndm_model_init(ndm_model *model, uint64_t seed)
     return NDM_OK;
 }
 
-/* ---- running
- * ------------------------------------------------------------------------------------- */
+/* ---- running ------------------------------------------------------------------------------ */
 
 /* The unit used after block i in the given direction, if it is another one. */
 static ndm_unit *unit_after(const ndm_model *m, int64_t i, int step)
@@ -299,8 +297,7 @@ ndm_status ndm_model_take_loss(ndm_model *model, double *sum)
     return ndm_stream_synchronize(stream);
 }
 
-/* ---- facts
- * --------------------------------------------------------------------------------------- */
+/* ---- facts -------------------------------------------------------------------------------- */
 
 ndm_unit *const *ndm_model_units(const ndm_model *model, int64_t *n)
 {

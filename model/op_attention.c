@@ -5,8 +5,7 @@
 
 #include "model/model.h"
 
-/* ---- q and k
- * ------------------------------------------------------------------------------------- */
+/* ---- q and k ------------------------------------------------------------------------------ */
 
 static ndm_status rotate(const ndm_run *run, float *qkv, float sign)
 {
@@ -127,8 +126,7 @@ ndm_status ndm_op_qk_backward(const ndm_run *run, const ndm_model_op *op)
     return NDM_OK;
 }
 
-/* ---- attention
- * ------------------------------------------------------------------------------------ */
+/* ---- attention ---------------------------------------------------------------------------- */
 
 static ndm_attention_call attention_call(const ndm_run *run)
 {

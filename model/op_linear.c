@@ -160,8 +160,7 @@ ndm_status ndm_linear_grad_weight(const ndm_run *run, const ndm_linear_call *cal
     return NDM_OK;
 }
 
-/* ---- column-parallel: norm output -> features of this rank
- * ----------------------------------------- */
+/* ---- column-parallel: norm output -> features of this rank -------------------------------- */
 
 /* Gradient of a column op's output. Gate and up turn into their gradient in place. */
 static float *grad_of_out(const ndm_run *run, const ndm_model_op *op)
@@ -195,8 +194,7 @@ ndm_status ndm_op_column_backward(const ndm_run *run, const ndm_model_op *op)
     return ndm_linear_grad_weight(run, &call, ndm_run_slot(run, op->in), dy);
 }
 
-/* ---- row-parallel: features of this rank -> partial sums of the branch
- * ------------------------------- */
+/* ---- row-parallel: features of this rank -> partial sums of the branch -------------------- */
 
 static ndm_linear_call row_call(const ndm_run *run, const ndm_model_op *op)
 {

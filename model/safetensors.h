@@ -27,7 +27,7 @@ typedef struct ndm_tensor_info {
     int64_t offset; /* of the first byte in that file */
 } ndm_tensor_info;
 
-/* ---- reading ---- */
+/* ---- reading ------------------------------------------------------------------------------ */
 
 typedef struct ndm_safetensors ndm_safetensors;
 
@@ -87,7 +87,7 @@ NDM_MUST_USE ndm_status ndm_safetensors_read_block(const ndm_safetensors *reader
                                                    int64_t r0, int64_t r1, int64_t c0, int64_t c1,
                                                    void *dst, ndm_dtype dtype);
 
-/* ---- writing ---- */
+/* ---- writing ------------------------------------------------------------------------------ */
 
 /* A tensor to be written. */
 typedef struct ndm_tensor_spec {

@@ -21,6 +21,8 @@ typedef struct ndm_pool_buffer {
     void *memory;
     int64_t bytes;
     ndm_memory_kind kind;
+    ndm_comm *shared; /* NULL, or it is this rank's block of a window of these ranks */
+    void *window;     /* the whole window, with shared */
     ndm_event *last_use;
     bool taken;
     struct ndm_pool_buffer *next;
@@ -30,6 +32,15 @@ typedef struct ndm_pool_buffer {
  * use. */
 NDM_MUST_USE ndm_status ndm_pool_take(ndm_context *context, int64_t bytes, ndm_memory_kind kind,
                                       ndm_stream *stream, ndm_pool_buffer **buffer);
+/* The same in a window that the members of `comm` share, where the backend has them: collectives
+ * then read it in place. Collective over: comm. */
+NDM_MUST_USE ndm_status ndm_pool_take_shared(ndm_context *context, ndm_comm *comm, int64_t bytes,
+                                             ndm_memory_kind kind, ndm_stream *stream,
+                                             ndm_pool_buffer **buffer);
+/* A window of comm, or *window = NULL where the backend or the group has none. */
+NDM_MUST_USE ndm_status ndm_window_alloc(ndm_comm *comm, int64_t bytes_per_rank,
+                                         ndm_memory_kind kind, void **window);
+void ndm_window_free(ndm_comm *comm, void *window);
 /* Gives it back; its next user waits for what is on `stream` now. */
 NDM_MUST_USE ndm_status ndm_pool_give(ndm_pool_buffer *buffer, ndm_stream *stream);
 void ndm_pool_finish(ndm_context *context);
@@ -51,7 +62,7 @@ struct ndm_context {
     struct ndm_unit *live; /* gathered units that can be resharded, oldest first */
     int64_t n_live;
     int64_t micro_batch, micro_batches;
-    int64_t units; /* made and not destroyed */
+    int64_t units;     /* made and not destroyed */
     struct ndm_cp *cp; /* of context parallelism, made by its first use (strategies/cp_state.c) */
 };
 
@@ -121,12 +132,14 @@ struct ndm_unit {
     int64_t shards, index; /* size of shard, own place in it */
     int64_t numel, slice;  /* numel = shards * slice; multiples of NDM_UNIT_ALIGN */
 
-    float *master;     /* [slice] */
+    void *window; /* [numel] of param_dtype that all shards see, if they are on one node: its gather
+                     is a barrier, and it is never resharded; NULL where there is none */
+    float *master;     /* [slice]; in fp32 this rank's part of the window, if there is one */
     float *grad_slice; /* [slice] */
     ndm_pool_buffer
         *part;  /* [slice] a micro-batch's share, until it is added to grad_slice; NULL otherwise */
     void *kept; /* [numel / k] of param_dtype, with block */
-    ndm_pool_buffer *gathered; /* [numel] of param_dtype; NULL while sharded */
+    ndm_pool_buffer *gathered; /* [numel] of param_dtype; NULL while sharded, and with a window */
     ndm_pool_buffer
         *grads; /* [numel] fp32; NULL while there are none, or where grad_slice is the whole */
 
@@ -143,16 +156,30 @@ struct ndm_unit {
     ndm_unit *live_next; /* gathered units that could be resharded, oldest first */
 };
 
+/* The master lies in the window. */
+static inline bool ndm_unit_master_in_window(const ndm_unit *unit)
+{
+    return unit->window && unit->fsdp.param_dtype == NDM_F32;
+}
+
 /* One shard in fp32: the master is the gathered array. */
 static inline bool ndm_unit_master_is_whole(const ndm_unit *unit)
 {
     return unit->shards == 1 && unit->fsdp.param_dtype == NDM_F32;
 }
 
+/* The gathered array; valid while it is gathered. */
+static inline void *ndm_unit_whole(const ndm_unit *unit)
+{
+    return unit->window                     ? unit->window
+           : ndm_unit_master_is_whole(unit) ? unit->master
+                                            : unit->gathered->memory;
+}
+
 /* The gathered array stays between uses, until the optimizer changes the master. */
 static inline bool ndm_unit_keeps_weights(const ndm_unit *unit)
 {
-    return unit->shards == 1 || unit->fsdp.zero < 3 ||
+    return unit->shards == 1 || unit->window || unit->fsdp.zero < 3 ||
            unit->fsdp.reshard_after_forward == NDM_RESHARD_NEVER;
 }
 
@@ -192,8 +219,7 @@ NDM_MUST_USE ndm_status ndm_unit_write_host(const ndm_unit *unit, const float *s
 /* A moment's array, [slice], device memory. */
 float *ndm_optimizer_moment(const ndm_optimizer *optimizer, int64_t unit, ndm_moment moment);
 
-/* ---- walking the strategies (strategies/engine.c)
- * ------------------------------------------------ */
+/* ---- walking the strategies (strategies/engine.c) ----------------------------------------- */
 
 /* Around the use of a unit by a model; `next` (or NULL) is the unit that will be used after it, and
  * is prefetched. */

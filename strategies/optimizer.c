@@ -171,14 +171,14 @@ static ndm_status update(ndm_optimizer *o, int64_t i, const ndm_step_options *op
             .v = o->exp_avg_sq[i] + at,
             .g = u->grad_slice + at,
             .n = u->segments[j].count,
-            .lr = (float)opt->lr,
-            .beta1 = (float)opt->beta1,
-            .beta2 = (float)opt->beta2,
-            .eps = (float)opt->eps,
-            .weight_decay = u->segments[j].decay ? (float)opt->weight_decay : 0.0f,
-            .grad_scale = (float)grad_scale,
-            .bias1 = (float)(1.0 - pow(opt->beta1, step)),
-            .bias2 = (float)(1.0 - pow(opt->beta2, step)),
+            .lr = opt->lr,
+            .beta1 = opt->beta1,
+            .beta2 = opt->beta2,
+            .eps = opt->eps,
+            .weight_decay = u->segments[j].decay ? opt->weight_decay : 0.0,
+            .grad_scale = grad_scale,
+            .bias1 = 1.0 - pow(opt->beta1, step),
+            .bias2 = 1.0 - pow(opt->beta2, step),
         };
         NDM_TRY(ndm_adamw(o->context->compute, &args));
     }
@@ -214,13 +214,13 @@ float *ndm_optimizer_moment(const ndm_optimizer *o, int64_t unit, ndm_moment mom
 ndm_status ndm_optimizer_read(ndm_optimizer *optimizer, int64_t unit, ndm_moment moment,
                               ndm_unit_range_fn read, void *user)
 {
-    return ndm_unit_read_array(optimizer->units[unit], ndm_optimizer_moment(optimizer, unit, moment), read,
-                               user);
+    return ndm_unit_read_array(optimizer->units[unit],
+                               ndm_optimizer_moment(optimizer, unit, moment), read, user);
 }
 
 ndm_status ndm_optimizer_write(ndm_optimizer *optimizer, int64_t unit, ndm_moment moment,
                                ndm_unit_range_fn write, void *user)
 {
-    return ndm_unit_write_array(optimizer->units[unit], ndm_optimizer_moment(optimizer, unit, moment),
-                                write, user);
+    return ndm_unit_write_array(optimizer->units[unit],
+                                ndm_optimizer_moment(optimizer, unit, moment), write, user);
 }

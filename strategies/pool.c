@@ -6,8 +6,36 @@
 
 #include "strategies/internal.h"
 
-static ndm_status buffer_create(ndm_context *context, int64_t bytes, ndm_memory_kind kind,
-                                ndm_pool_buffer **buffer)
+ndm_status ndm_window_alloc(ndm_comm *comm, int64_t bytes_per_rank, ndm_memory_kind kind,
+                            void **window)
+{
+    *window = NULL;
+    if (ndm_comm_size(comm) == 1 || !comm->backend->window_alloc)
+        return NDM_OK;
+    ndm_status status = comm->backend->window_alloc(comm, bytes_per_rank, kind, window);
+    return status == NDM_ERR_UNSUPPORTED ? NDM_OK : status;
+}
+
+void ndm_window_free(ndm_comm *comm, void *window)
+{
+    if (window)
+        comm->backend->window_free(comm, window);
+}
+
+/* In a window of `comm` if there can be one, else this rank's own. */
+static ndm_status buffer_allocate(ndm_context *context, ndm_comm *comm, ndm_pool_buffer *b)
+{
+    if (comm)
+        NDM_TRY(ndm_window_alloc(comm, b->bytes, b->kind, &b->window));
+    b->shared = comm;
+    if (!b->window)
+        return ndm_device_alloc(context->device, b->bytes, b->kind, &b->memory);
+    b->memory = (char *)b->window + ndm_comm_index(comm) * b->bytes;
+    return NDM_OK;
+}
+
+static ndm_status buffer_create(ndm_context *context, ndm_comm *comm, int64_t bytes,
+                                ndm_memory_kind kind, ndm_pool_buffer **buffer)
 {
     ndm_pool_buffer *b = calloc(1, sizeof *b);
     ndm_status status = NDM_OK;
@@ -17,7 +45,7 @@ static ndm_status buffer_create(ndm_context *context, int64_t bytes, ndm_memory_
     b->bytes = bytes;
     b->kind = kind;
     NDM_TRY_OR(status, ndm_event_create(context->device, &b->last_use), free_buffer);
-    NDM_TRY_OR(status, ndm_device_alloc(context->device, bytes, kind, &b->memory), destroy_event);
+    NDM_TRY_OR(status, buffer_allocate(context, comm, b), destroy_event);
     b->next = context->pool;
     context->pool = b;
     *buffer = b;
@@ -30,20 +58,27 @@ free_buffer:
     return status;
 }
 
-ndm_status ndm_pool_take(ndm_context *context, int64_t bytes, ndm_memory_kind kind,
-                         ndm_stream *stream, ndm_pool_buffer **buffer)
+/* Ranks take and give in the same order, so they find the same buffer free. */
+ndm_status ndm_pool_take_shared(ndm_context *context, ndm_comm *comm, int64_t bytes,
+                                ndm_memory_kind kind, ndm_stream *stream, ndm_pool_buffer **buffer)
 {
     ndm_pool_buffer *b = context->pool;
 
-    while (b && (b->taken || b->bytes != bytes || b->kind != kind))
+    while (b && (b->taken || b->bytes != bytes || b->kind != kind || b->shared != comm))
         b = b->next;
     if (b)
         NDM_TRY(ndm_stream_wait(stream, b->last_use));
     else
-        NDM_TRY(buffer_create(context, bytes, kind, &b));
+        NDM_TRY(buffer_create(context, comm, bytes, kind, &b));
     b->taken = true;
     *buffer = b;
     return NDM_OK;
+}
+
+ndm_status ndm_pool_take(ndm_context *context, int64_t bytes, ndm_memory_kind kind,
+                         ndm_stream *stream, ndm_pool_buffer **buffer)
+{
+    return ndm_pool_take_shared(context, NULL, bytes, kind, stream, buffer);
 }
 
 ndm_status ndm_pool_give(ndm_pool_buffer *buffer, ndm_stream *stream)
@@ -58,7 +93,10 @@ void ndm_pool_finish(ndm_context *context)
     while (context->pool) {
         ndm_pool_buffer *b = context->pool;
         context->pool = b->next;
-        ndm_device_free(context->device, b->memory);
+        if (b->window)
+            ndm_window_free(b->shared, b->window);
+        else
+            ndm_device_free(context->device, b->memory);
         ndm_event_destroy(b->last_use);
         free(b);
     }

@@ -18,7 +18,8 @@ ndm_status ndm_unit_grads_begin(ndm_unit *unit, ndm_stream *stream)
     unit->grads_begun = true;
     if (unit->shards == 1)
         return ndm_zero(stream, unit->grad_slice, bytes);
-    NDM_TRY(ndm_pool_take(unit->context, bytes, NDM_MEMORY_GRADIENTS, stream, &unit->grads));
+    NDM_TRY(ndm_pool_take_shared(unit->context, unit->shard, bytes, NDM_MEMORY_GRADIENTS, stream,
+                                 &unit->grads));
     return ndm_zero(stream, unit->grads->memory, bytes);
 }
 

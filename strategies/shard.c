@@ -8,8 +8,7 @@
 #include "core/dtype.h"
 #include "strategies/internal.h"
 
-/* ---- the list of gathered units that could be given back, oldest first
- * --------------------------- */
+/* ---- the list of gathered units that could be given back, oldest first -------------------- */
 
 static void live_add(ndm_unit *u)
 {
@@ -69,8 +68,7 @@ static ndm_status make_room(ndm_unit *u, bool *room)
     return NDM_OK;
 }
 
-/* ---- gather
- * -------------------------------------------------------------------------------------- */
+/* ---- gather ------------------------------------------------------------------------------- */
 
 /* From the masters of all shards; a bf16 unit rounds its own slice first, so the wire carries 2
  * bytes an element. */
@@ -80,22 +78,23 @@ static ndm_status gather_masters(ndm_unit *u, ndm_stream *stream)
     const void *send = u->master;
 
     if (dtype != NDM_F32) {
-        char *own = (char *)u->gathered->memory +
+        char *own = (char *)ndm_unit_whole(u) +
                     u->index * u->slice * (int64_t)ndm_dtype_bytes(dtype);
         NDM_TRY(ndm_cast(stream, &(ndm_cast_args){u->master, own, NDM_F32, dtype, u->slice}));
         send = own;
     }
-    return ndm_all_gather(u->shard, send, u->gathered->memory, u->slice, dtype, stream);
+    return ndm_all_gather(u->shard, send, ndm_unit_whole(u), u->slice, dtype, stream);
 }
 
 /* all-gather over dp_shard_cp: (n-1)/n of the flat array received; over a block of k: (k-1)/k of
- * it. */
+ * it; in a window a barrier, once a step: ranks have left the last backward when the optimizer
+ * writes, since the norm is summed over all of them first. */
 static ndm_status gather(ndm_unit *u)
 {
     ndm_context *c = u->context;
     int64_t bytes = u->numel * (int64_t)ndm_dtype_bytes(u->fsdp.param_dtype);
 
-    if (!u->gathered) {
+    if (!u->gathered && !u->window) {
         NDM_TRY(ndm_pool_take(c, bytes, NDM_MEMORY_GATHERED, c->gather, &u->gathered));
         if (!ndm_unit_keeps_weights(u))
             live_add(u);
@@ -112,7 +111,7 @@ static ndm_status gather(ndm_unit *u)
 
 static bool needs_gather(const ndm_unit *u)
 {
-    return !ndm_unit_master_is_whole(u) && (!u->gathered || u->stale);
+    return !ndm_unit_master_is_whole(u) && (u->stale || (!u->gathered && !u->window));
 }
 
 ndm_status ndm_unit_unshard(ndm_unit *unit, ndm_stream *stream)
@@ -139,8 +138,7 @@ ndm_status ndm_unit_prefetch(ndm_unit *unit, ndm_stream *stream)
     return room ? gather(unit) : NDM_OK;
 }
 
-/* ---- reshard
- * ------------------------------------------------------------------------------------- */
+/* ---- reshard ------------------------------------------------------------------------------ */
 
 /* Keeps this rank's part of its block: 1/k of the flat array, for the gather in the backward. */
 static ndm_status keep_part(ndm_unit *u, ndm_stream *stream)

@@ -87,8 +87,7 @@ static ndm_status loss_stats(ndm_context *context, float *stats, float *all, int
     return ndm_ce_merge(stream, &(ndm_ce_merge_args){all, stats, rows, ndm_comm_size(tp)});
 }
 
-/* ---- gradients of parameters that tp ranks share
- * -------------------------------------------------- */
+/* ---- gradients of parameters that tp ranks share ------------------------------------------ */
 
 /* The part of a parameter inside this rank's slice: [*from, *to) in the slice; false if there is
  * none. */
@@ -126,8 +125,7 @@ static ndm_status sum_shared_grads(ndm_context *context, ndm_unit *unit, ndm_str
     return NDM_OK;
 }
 
-/* ---- account
- * --------------------------------------------------------------------------------------- */
+/* ---- account ------------------------------------------------------------------------------ */
 
 static void describe_linear(const ndm_context *context, const ndm_describe_args *a,
                             ndm_traffic_fn emit, void *user)

@@ -86,18 +86,35 @@ static ndm_status create_events(ndm_unit *u)
     return ndm_event_create(device, &u->reduce_done);
 }
 
+static ndm_status allocate_master(ndm_unit *u)
+{
+    int64_t bytes = u->slice * (int64_t)ndm_dtype_bytes(u->fsdp.param_dtype);
+    ndm_memory_kind kind = u->fsdp.param_dtype == NDM_F32 ? NDM_MEMORY_WEIGHTS
+                                                          : NDM_MEMORY_GATHERED;
+    void *memory;
+
+    NDM_TRY(ndm_window_alloc(u->shard, bytes, kind, &u->window));
+    if (ndm_unit_master_in_window(u)) {
+        u->master = (float *)u->window + u->index * u->slice;
+        return NDM_OK;
+    }
+    NDM_TRY(ndm_device_alloc(u->context->device, u->slice * (int64_t)sizeof(float),
+                             NDM_MEMORY_WEIGHTS, &memory));
+    u->master = memory;
+    return NDM_OK;
+}
+
 static ndm_status allocate(ndm_unit *u)
 {
     ndm_device *device = u->context->device;
     int64_t bytes = u->slice * (int64_t)sizeof(float), k = u->block ? ndm_comm_size(u->block) : 0;
     void *memory;
 
-    NDM_TRY(ndm_device_alloc(device, bytes, NDM_MEMORY_WEIGHTS, &memory));
-    u->master = memory;
+    NDM_TRY(allocate_master(u));
     NDM_TRY(ndm_device_alloc(device, bytes, NDM_MEMORY_GRADIENTS, &memory));
     u->grad_slice = memory;
     NDM_TRY(ndm_zero(u->context->compute, u->master, bytes));
-    if (k)
+    if (k && !u->window)
         NDM_TRY(ndm_device_alloc(device,
                                  u->numel / k * (int64_t)ndm_dtype_bytes(u->fsdp.param_dtype),
                                  NDM_MEMORY_GATHERED, &u->kept));
@@ -189,7 +206,10 @@ void ndm_unit_destroy(ndm_unit *u)
     ndm_device *device = u->context->device;
 
     ndm_unit_forget(u);
-    ndm_device_free(device, u->master);
+    if (u->master && !ndm_unit_master_in_window(u))
+        ndm_device_free(device, u->master);
+    if (u->window)
+        ndm_window_free(u->shard, u->window);
     ndm_device_free(device, u->grad_slice);
     ndm_device_free(device, u->kept);
     ndm_event_destroy(u->changed);
@@ -243,10 +263,8 @@ float *ndm_unit_master(ndm_unit *unit)
 const void *ndm_unit_weight(const ndm_unit *unit, int64_t i)
 {
     size_t bytes = ndm_dtype_bytes(unit->fsdp.param_dtype);
-    const char *base = ndm_unit_master_is_whole(unit) ? (const char *)unit->master
-                                                      : (const char *)unit->gathered->memory;
 
-    return base + (size_t)unit->params[i].start * bytes;
+    return (const char *)ndm_unit_whole(unit) + (size_t)unit->params[i].start * bytes;
 }
 
 float *ndm_unit_grad(const ndm_unit *unit, int64_t i)

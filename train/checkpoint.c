@@ -44,8 +44,7 @@ struct ndm_saver {
     char result_message[MESSAGE_BYTES];
 };
 
-/* ---- making
- * -------------------------------------------------------------------------------------- */
+/* ---- making ------------------------------------------------------------------------------- */
 
 /* Device array of a unit: the weights, or a moment. */
 static float *array_of(const ndm_saver *s, int64_t unit, int stem)
@@ -162,8 +161,7 @@ void ndm_saver_destroy(ndm_saver *s)
     free(s);
 }
 
-/* ---- phases
- * -------------------------------------------------------------------------------------- */
+/* ---- phases ------------------------------------------------------------------------------- */
 
 static void *run_phase(void *user)
 {
@@ -251,8 +249,7 @@ bool ndm_saver_busy(const ndm_saver *saver)
     return saver->phase != NDM_SAVE_IDLE;
 }
 
-/* ---- agreeing
- * ------------------------------------------------------------------------------------ */
+/* ---- agreeing ----------------------------------------------------------------------------- */
 
 typedef struct report {
     int64_t done, progress;

@@ -30,8 +30,7 @@ static ndm_status hash_document(json_t *root, char hex[NDM_HASH128_HEX_BYTES])
     return NDM_OK;
 }
 
-/* ---- writing
- * ------------------------------------------------------------------------------------- */
+/* ---- writing ------------------------------------------------------------------------------ */
 
 /* A failed set leaves a key out; the caller sees it by counting failures. */
 static void set(json_t *object, const char *key, json_t *value, int *failed)
@@ -124,8 +123,7 @@ ndm_status ndm_checkpoint_facts_write(const ndm_checkpoint_facts *facts, const c
     return status;
 }
 
-/* ---- reading
- * ------------------------------------------------------------------------------------- */
+/* ---- reading ------------------------------------------------------------------------------ */
 
 static ndm_status check_document(json_t *root, const char *path)
 {

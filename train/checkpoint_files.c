@@ -74,8 +74,7 @@ ndm_status ndm_checkpoint_check_complete(const char *path)
     return status;
 }
 
-/* ---- lists
- * --------------------------------------------------------------------------------------- */
+/* ---- lists -------------------------------------------------------------------------------- */
 
 typedef struct entry {
     int64_t step;
@@ -161,8 +160,7 @@ ndm_status ndm_checkpoint_find_latest(const char *folder, int64_t *step,
     return NDM_OK;
 }
 
-/* ---- removing
- * ------------------------------------------------------------------------------------ */
+/* ---- removing ----------------------------------------------------------------------------- */
 
 static ndm_status empty_folder(DIR *folder, const char *path)
 {
@@ -270,8 +268,7 @@ ndm_status ndm_checkpoint_sweep(const char *path)
     return status;
 }
 
-/* ---- appearing
- * ----------------------------------------------------------------------------------- */
+/* ---- appearing ---------------------------------------------------------------------------- */
 
 /* Where the two names cannot be exchanged, the old one goes first: for that moment, the one before
  * it is the newest. */

@@ -53,7 +53,7 @@ NDM_MUST_USE ndm_status ndm_checkpoint_remove(const char *path);
 /* NDM_ERR_IO with both numbers unless the file system of a folder has room for `bytes`. */
 NDM_MUST_USE ndm_status ndm_checkpoint_check_space(const char *folder, int64_t bytes);
 
-/* ---- trainer.json ---- */
+/* ---- trainer.json ------------------------------------------------------------------------- */
 
 /* What trainer.json holds besides the options. */
 typedef struct ndm_checkpoint_facts {

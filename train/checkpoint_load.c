@@ -56,8 +56,7 @@ static ndm_status input_open(const char *path, const ndm_sums *sums, int stem, i
     return status;
 }
 
-/* ---- moments
- * ------------------------------------------------------------------------------------- */
+/* ---- moments ------------------------------------------------------------------------------ */
 
 static ndm_status read_range(void *user, const ndm_param_spec *spec, int64_t first, int64_t count,
                              float *values)
@@ -105,8 +104,7 @@ static ndm_status load_stem(ndm_trainer *t, const char *path, const ndm_sums *su
     return status;
 }
 
-/* ---- the whole
- * ----------------------------------------------------------------------------------- */
+/* ---- the whole ---------------------------------------------------------------------------- */
 
 static ndm_status load(ndm_trainer *t, const char *path, ndm_checkpoint_state *state)
 {
@@ -133,8 +131,7 @@ ndm_status ndm_checkpoint_load(ndm_trainer *trainer, const char *path, ndm_check
                              load(trainer, path, state));
 }
 
-/* ---- the newest
- * ---------------------------------------------------------------------------------- */
+/* ---- the newest --------------------------------------------------------------------------- */
 
 typedef struct found {
     int64_t step;

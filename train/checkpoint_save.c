@@ -20,8 +20,7 @@ enum { BLOCKS_AT_A_TIME = 8 };
 
 #define PART_PREFIX ".sums-"
 
-/* ---- create
- * -------------------------------------------------------------------------------------- */
+/* ---- create ------------------------------------------------------------------------------- */
 
 static const char *base_name(const char *path)
 {
@@ -76,8 +75,7 @@ static ndm_status create(ndm_save *s)
     return ndm_model_write_config(s->model, s->temporary, NDM_F32);
 }
 
-/* ---- write
- * --------------------------------------------------------------------------------------- */
+/* ---- write -------------------------------------------------------------------------------- */
 
 typedef struct output {
     ndm_save *save;
@@ -145,8 +143,7 @@ static ndm_status write_all(ndm_save *s)
     return write_part(s, NDM_SAVE_WRITE);
 }
 
-/* ---- fill
- * ---------------------------------------------------------------------------------------- */
+/* ---- fill --------------------------------------------------------------------------------- */
 
 static ndm_status read_parts(ndm_save *s, ndm_save_phase phase)
 {
@@ -169,8 +166,7 @@ static ndm_status fill(ndm_save *s)
     return write_part(s, NDM_SAVE_FILL);
 }
 
-/* ---- finish
- * -------------------------------------------------------------------------------------- */
+/* ---- finish ------------------------------------------------------------------------------- */
 
 /* config.json, indices, tokenizer: whatever is not planned is hashed whole. */
 static ndm_status add_small_file(ndm_save *s, const char *name)

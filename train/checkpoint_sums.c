@@ -82,8 +82,7 @@ void ndm_sums_put(ndm_sums *sums, int64_t file, int64_t offset, const void *data
     }
 }
 
-/* ---- blocks that several wrote
- * ------------------------------------------------------------------- */
+/* ---- blocks that several wrote ------------------------------------------------------------ */
 
 static ndm_status open_in(const char *folder, const char *name, char **path, int *fd)
 {
@@ -136,8 +135,7 @@ ndm_status ndm_sums_fill(ndm_sums *sums, const char *folder, int64_t k, int64_t 
     return status;
 }
 
-/* ---- part files: [file, block, low, high] of 64 bits each
- * ---------------------------------------- */
+/* ---- part files: [file, block, low, high] of 64 bits each --------------------------------- */
 
 typedef struct part_record {
     int64_t file, block;
@@ -190,8 +188,7 @@ ndm_status ndm_sums_read_part(ndm_sums *sums, const char *path)
     return status;
 }
 
-/* ---- JSON
- * ---------------------------------------------------------------------------------------- */
+/* ---- JSON --------------------------------------------------------------------------------- */
 
 static void put_file(ndm_json *json, const ndm_sums_file *f)
 {

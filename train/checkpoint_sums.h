@@ -50,7 +50,7 @@ NDM_MUST_USE ndm_status ndm_sums_read_part(ndm_sums *sums, const char *path);
 NDM_MUST_USE ndm_status ndm_sums_save(const ndm_sums *sums, const char *path, ndm_hash128 *hash);
 NDM_MUST_USE ndm_status ndm_sums_load(ndm_sums *sums, const char *path, const char *hash_hex);
 
-/* ---- verifying reads ---- */
+/* ---- verifying reads ---------------------------------------------------------------------- */
 
 enum { NDM_VERIFIED_BLOCKS = 4 };
 

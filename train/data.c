@@ -156,7 +156,7 @@ int64_t ndm_data_index(const ndm_data_split *s, int64_t used, int64_t micro, int
     return used + (micro * s->dp + s->dp_rank) * s->micro_batch + row;
 }
 
-/* ---- one sample ---- */
+/* ---- one sample --------------------------------------------------------------------------- */
 
 /* Last i of ascending starts(0..n-1) with starts(i) <= token; starts(0) is 0. */
 static int64_t file_of(const ndm_data *d, int64_t token)

@@ -1,37 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A training run: set up, loop over steps, write what was asked for. Ranks agree after every part
  * that may fail on one of them. */
-#include "train/run.h"
-
-#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/clock.h"
 #include "core/dtype.h"
-#include "core/log.h"
-#include "train/metrics.h"
-#include "train/progress.h"
-#include "train/run_setup.h"
+#include "train/run_internal.h"
+#include "train/trainer.h"
 
-typedef struct run {
-    const ndm_options *options;
-    ndm_context *context;
-    ndm_model *model;
-    ndm_data *data;
-    ndm_trainer *trainer;
-    ndm_metrics *metrics; /* rank 0 alone */
-    ndm_progress progress;
-    ndm_data_split split;
-    int32_t *buffer; /* [4, sequences, seq_len] */
-    int64_t sequences;
-    double start_s;
-    ndm_step_result last;
-} run;
-
-/* ---- signals: the first asks for a stop after the step, the second ends at once
- * -------------------- */
+/* ---- signals: the first asks for a stop after the step, the second ends at once ----------- */
 
 static ndm_trainer *volatile signalled_trainer;
 static volatile sig_atomic_t caught;
@@ -55,6 +34,7 @@ static void watch_signals(ndm_trainer *trainer)
     caught = 0;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is a failed save, not the end */
 }
 
 static void unwatch_signals(void)
@@ -64,113 +44,31 @@ static void unwatch_signals(void)
     signalled_trainer = NULL;
 }
 
-/* ---- a step's samples
- * -------------------------------------------------------------------------------- */
+/* ---- a step's samples --------------------------------------------------------------------- */
 
-static ndm_batch batch_of(const run *r, int64_t sequences)
+static ndm_batch batch_of(const ndm_training *r, int64_t sequences)
 {
     int64_t n = r->sequences * ndm_model_get_options(r->model)->seq_len;
 
     return (ndm_batch){sequences, r->buffer, r->buffer + n, r->buffer + 2 * n, r->buffer + 3 * n};
 }
 
-static ndm_status read_samples(run *r, int64_t step)
+static ndm_status read_samples(ndm_training *r)
 {
     int64_t S = ndm_model_get_options(r->model)->seq_len, n = r->sequences * S;
-    int64_t used = step * ndm_data_global_batch(&r->split);
 
     for (int64_t i = 0; i < r->sequences; i++) {
         int64_t micro = i / r->split.micro_batch, row = i % r->split.micro_batch;
         int32_t *at = r->buffer + i * S;
-        NDM_TRY(ndm_data_sample(r->data, ndm_data_index(&r->split, used, micro, row), at, at + n,
-                                at + 2 * n, at + 3 * n));
+        NDM_TRY(ndm_data_sample(r->data, ndm_data_index(&r->split, r->samples, micro, row), at,
+                                at + n, at + 2 * n, at + 3 * n));
     }
     return NDM_OK;
 }
 
-/* ---- reporting
- * ---------------------------------------------------------------------------------------- */
+/* ---- the run ------------------------------------------------------------------------------ */
 
-static void write_run_line(run *r)
-{
-    ndm_json *json = ndm_metrics_begin(r->metrics, "run");
-    const ndm_parallelism_config *p = ndm_context_parallelism(r->context);
-
-    ndm_metrics_add_host(json);
-    ndm_json_key(json, "config");
-    ndm_options_write_json(r->options, json);
-    ndm_json_key(json, "mesh");
-    ndm_json_begin_object(json);
-    ndm_json_key(json, "ranks");
-    ndm_json_int(json, ndm_context_size(r->context));
-    ndm_json_key(json, "dp_replicate");
-    ndm_json_int(json, p->dp_replicate);
-    ndm_json_key(json, "dp_shard");
-    ndm_json_int(json, p->dp_shard);
-    ndm_json_key(json, "cp");
-    ndm_json_int(json, p->cp);
-    ndm_json_key(json, "tp");
-    ndm_json_int(json, p->tp);
-    ndm_json_end_object(json);
-    ndm_json_key(json, "parameters");
-    ndm_json_int(json, ndm_model_parameters(r->model));
-}
-
-static ndm_status open_metrics(run *r)
-{
-    const char *path = ndm_option_string(r->options, "metrics");
-
-    if (ndm_context_rank(r->context) != 0 || !path)
-        return NDM_OK;
-    NDM_TRY(ndm_metrics_open(path, false, &r->metrics));
-    write_run_line(r);
-    return ndm_metrics_end(r->metrics);
-}
-
-static ndm_status report(run *r)
-{
-    const ndm_step_result *s = &r->last;
-    ndm_step_metrics m = {
-        .step = s->step,
-        .loss = s->loss,
-        .grad_norm = s->grad_norm,
-        .lr = s->lr,
-        .tokens = s->tokens,
-        .tokens_total = s->tokens_total,
-        .step_ms = s->step_ms,
-        .tokens_per_s = (double)s->tokens / s->step_ms * 1e3,
-        .tflops = ndm_model_flops_per_token(r->model) * (double)s->tokens / s->step_ms * 1e-9,
-        .mfu = NAN,
-        .comm_exposed_ms = s->comm_exposed_ms,
-        .mem_peak_bytes = s->mem_peak_bytes,
-    };
-
-    if (ndm_context_rank(r->context) != 0)
-        return NDM_OK;
-    ndm_progress_step(&r->progress, &m);
-    return r->metrics ? ndm_metrics_step(r->metrics, &m) : NDM_OK;
-}
-
-static ndm_status write_end(run *r, const char *status)
-{
-    if (!r->metrics)
-        return NDM_OK;
-    ndm_json *json = ndm_metrics_begin(r->metrics, "end");
-    ndm_json_key(json, "status");
-    ndm_json_string(json, status);
-    ndm_json_key(json, "steps");
-    ndm_json_int(json, ndm_trainer_steps(r->trainer));
-    ndm_json_key(json, "tokens_total");
-    ndm_json_int(json, r->last.tokens_total);
-    ndm_json_key(json, "seconds");
-    ndm_json_double(json, ndm_clock_s() - r->start_s);
-    return ndm_metrics_end(r->metrics);
-}
-
-/* ---- the run
- * ------------------------------------------------------------------------------------------- */
-
-static ndm_status set_up_batches(run *r)
+static ndm_status set_up_batches(ndm_training *r)
 {
     const ndm_mesh *mesh = ndm_context_mesh(r->context);
     ndm_group dp = ndm_mesh_group(mesh, NDM_AXES_DP, ndm_context_rank(r->context));
@@ -185,46 +83,59 @@ static ndm_status set_up_batches(run *r)
     return NDM_OK;
 }
 
-static ndm_status set_up(run *r)
+static ndm_status open_eval(ndm_training *r)
+{
+    r->evaluated_step = -1;
+    return ndm_option_count(r->options, "eval-data") > 0
+               ? ndm_setup_data(r->options, "eval-data", r->model, &r->eval_data)
+               : NDM_OK;
+}
+
+static ndm_status set_up(ndm_training *r)
 {
     bool quiet = ndm_option_bool(r->options, "quiet");
 
     NDM_TRY(ndm_setup_context(r->options, &r->context));
-    NDM_TRY(ndm_setup_model(r->options, r->context, &r->model));
+    NDM_TRY(ndm_training_find_resume(r));
+    NDM_TRY(ndm_setup_model(r->options, r->context, r->resumed[0] == '\0', &r->model));
     NDM_TRY(ndm_setup_data(r->options, "data", r->model, &r->data));
+    NDM_TRY(open_eval(r));
     NDM_TRY(ndm_setup_trainer(r->options, r->model, &r->trainer));
     NDM_TRY(ndm_context_agree(r->context, set_up_batches(r)));
     ndm_progress_init(&r->progress, quiet ? NULL : stderr, ndm_option_int64(r->options, "steps"),
                       ndm_option_int64(r->options, "log-every"));
-    return ndm_context_agree(r->context, open_metrics(r));
+    NDM_TRY(ndm_training_open_checkpoints(r));
+    return ndm_context_agree(r->context, ndm_training_open_metrics(r));
 }
 
 /* Between the backward and the optimizer of the first step. */
 static ndm_status dump_grads(void *user)
 {
-    run *r = user;
+    ndm_training *r = user;
     const char *file = ndm_option_string(r->options, "dump-grads");
 
     return file && ndm_trainer_steps(r->trainer) == 0 ? ndm_model_save_grads(r->model, file)
                                                       : NDM_OK;
 }
 
-static ndm_status loop(run *r)
+static ndm_status loop(ndm_training *r)
 {
     int64_t steps = ndm_option_int64(r->options, "steps");
 
-    for (int64_t step = ndm_trainer_steps(r->trainer); step < steps; step++) {
+    while (ndm_trainer_steps(r->trainer) < steps && !r->last.stop) {
         ndm_batch batch = batch_of(r, r->sequences);
-        NDM_TRY(ndm_context_agree(r->context, read_samples(r, step)));
+        NDM_TRY(ndm_context_agree(r->context, read_samples(r)));
         NDM_TRY(ndm_trainer_step(r->trainer, &batch, &r->last));
-        NDM_TRY(ndm_context_agree(r->context, report(r)));
-        if (r->last.stop)
-            break;
+        r->samples += ndm_data_global_batch(&r->split);
+        NDM_TRY(ndm_context_agree(r->context, ndm_training_report_step(r)));
+        NDM_TRY(ndm_training_save_if_due(r));
+        NDM_TRY(ndm_training_evaluate_if_due(r, false));
     }
-    return NDM_OK;
+    NDM_TRY(ndm_training_save_last(r));
+    return r->last.stop ? NDM_OK : ndm_training_evaluate_if_due(r, true);
 }
 
-static ndm_status export_model(run *r)
+static ndm_status export_model(ndm_training *r)
 {
     const char *folder = ndm_option_string(r->options, "export-hf");
     ndm_dtype dtype = NDM_DTYPE_COUNT;
@@ -233,10 +144,11 @@ static ndm_status export_model(run *r)
         return NDM_OK;
     if (ndm_option_has_value(r->options, "export-dtype"))
         NDM_TRY(ndm_dtype_parse(ndm_option_string(r->options, "export-dtype"), &dtype));
-    return ndm_model_save(r->model, folder, dtype, (int64_t)5 << 30);
+    return ndm_model_save(r->model, folder, dtype,
+                          ndm_option_int64(r->options, "export-shard-size"));
 }
 
-static ndm_status train(run *r)
+static ndm_status train(ndm_training *r)
 {
     ndm_trainer_before_update(r->trainer, dump_grads, r);
     watch_signals(r->trainer);
@@ -245,17 +157,20 @@ static ndm_status train(run *r)
     ndm_progress_finish(&r->progress);
     NDM_TRY(status);
     NDM_TRY(export_model(r));
-    NDM_TRY(ndm_context_agree(r->context, write_end(r, r->last.stop ? "stopped" : "done")));
+    NDM_TRY(ndm_context_agree(r->context,
+                              ndm_training_report_end(r, r->last.stop ? "stopped" : "done")));
     if (r->last.stop)
         NDM_FAIL(NDM_ERR_INTERRUPTED, "stopped by a signal after step %lld",
                  (long long)r->last.step);
     return NDM_OK;
 }
 
-static void tear_down(run *r, bool failed)
+static void tear_down(ndm_training *r, bool failed)
 {
+    ndm_saver_destroy(r->saver);
     ndm_trainer_destroy(r->trainer);
     ndm_data_close(r->data);
+    ndm_data_close(r->eval_data);
     ndm_model_destroy(r->model);
     ndm_metrics_close(r->metrics);
     free(r->buffer);
@@ -267,7 +182,7 @@ static void tear_down(run *r, bool failed)
 
 ndm_status ndm_train_run(const ndm_options *options, FILE *out, ndm_run_outcome *outcome)
 {
-    run r = {.options = options, .start_s = ndm_clock_s()};
+    ndm_training r = {.options = options, .start_s = ndm_clock_s()};
 
     (void)out;
     ndm_status status = set_up(&r);

@@ -9,8 +9,7 @@
 #include "core/file.h"
 #include "core/log.h"
 
-/* ---- the context
- * --------------------------------------------------------------------------------- */
+/* ---- the context -------------------------------------------------------------------------- */
 
 /* Every option is a fact that ranks must share: a rank started otherwise is named with the option
  * that differs. */
@@ -74,8 +73,7 @@ ndm_status ndm_setup_context(const ndm_options *o, ndm_context **context)
     return status;
 }
 
-/* ---- the model
- * ----------------------------------------------------------------------------------- */
+/* ---- the model ---------------------------------------------------------------------------- */
 
 static ndm_status read_reshard(const ndm_options *o, ndm_fsdp_config *f)
 {
@@ -150,12 +148,12 @@ static ndm_status fill_model(const ndm_options *o, ndm_model *model)
     return ndm_model_load(model, folder);
 }
 
-ndm_status ndm_setup_model(const ndm_options *o, ndm_context *context, ndm_model **model)
+ndm_status ndm_setup_model(const ndm_options *o, ndm_context *context, bool fill, ndm_model **model)
 {
     ndm_model *m;
 
     NDM_TRY(create_model(o, context, &m));
-    ndm_status status = fill_model(o, m);
+    ndm_status status = fill ? fill_model(o, m) : NDM_OK;
     if (status != NDM_OK) {
         ndm_model_destroy(m);
         return status;
@@ -164,8 +162,7 @@ ndm_status ndm_setup_model(const ndm_options *o, ndm_context *context, ndm_model
     return NDM_OK;
 }
 
-/* ---- data and trainer
- * ------------------------------------------------------------------------------ */
+/* ---- data and trainer --------------------------------------------------------------------- */
 
 ndm_status ndm_setup_data(const ndm_options *o, const char *list, const ndm_model *model,
                           ndm_data **data)

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A training run's parts: the loop (run.c), what it reports (run_report.c), its checkpoints
+ * (run_save.c), evaluation (evaluate.c), and the run that only says what it would do (run_dry.c).
+ * All are collective over the world unless they say otherwise. */
+#ifndef NDM_TRAIN_RUN_INTERNAL_H
+#define NDM_TRAIN_RUN_INTERNAL_H
+
+#include <ndmesh/checkpoint.h>
+
+#include "train/metrics.h"
+#include "train/progress.h"
+#include "train/run.h"
+#include "train/run_setup.h"
+
+enum { NDM_RUN_PATH_BYTES = 4096 };
+
+typedef struct ndm_training {
+    const ndm_options *options;
+    ndm_context *context;
+    ndm_model *model;
+    ndm_data *data, *eval_data; /* eval_data: NULL = no evaluation */
+    ndm_trainer *trainer;
+    ndm_saver *saver;     /* NULL = no checkpoints */
+    ndm_metrics *metrics; /* rank 0 alone */
+    ndm_progress progress;
+    ndm_data_split split;
+    int32_t *buffer; /* [4, sequences, seq_len] */
+    int64_t sequences;
+    int64_t samples;                  /* used so far: where the data goes on */
+    int64_t saved_step;               /* last one that a save was begun for, -1 = none */
+    int64_t evaluated_step;           /* likewise */
+    char resumed[NDM_RUN_PATH_BYTES]; /* checkpoint that the run goes on from, "" = none */
+    double start_s;
+    ndm_step_result last;
+} ndm_training;
+
+/* ---- run_report.c: on rank 0 only, local. A closed metrics file takes nothing. ---- */
+NDM_MUST_USE ndm_status ndm_training_open_metrics(ndm_training *r);
+NDM_MUST_USE ndm_status ndm_training_report_step(ndm_training *r);
+NDM_MUST_USE ndm_status ndm_training_report_eval(ndm_training *r, double loss, int64_t tokens);
+NDM_MUST_USE ndm_status ndm_training_report_save(ndm_training *r, const ndm_save_result *save);
+NDM_MUST_USE ndm_status ndm_training_report_end(ndm_training *r, const char *status);
+
+/* ---- run_save.c ---- */
+/* Which checkpoint to go on from: sets r->resumed. Before the model has weights. */
+NDM_MUST_USE ndm_status ndm_training_find_resume(ndm_training *r);
+/* Loads it, if there is one, and makes the saver, if there is a folder for it. */
+NDM_MUST_USE ndm_status ndm_training_open_checkpoints(ndm_training *r);
+/* Between steps: moves a save on, begins one that is due. */
+NDM_MUST_USE ndm_status ndm_training_save_if_due(ndm_training *r);
+/* After the last step: saves what is not saved yet, and waits. */
+NDM_MUST_USE ndm_status ndm_training_save_last(ndm_training *r);
+
+/* ---- evaluate.c ---- */
+/* Loss over the whole evaluation data, if it is due after this step, or if it is the last. */
+NDM_MUST_USE ndm_status ndm_training_evaluate_if_due(ndm_training *r, bool is_last);
+
+/* ---- run_dry.c ---- */
+NDM_MUST_USE ndm_status ndm_train_dry_run(const ndm_options *options, FILE *out,
+                                          ndm_run_outcome *outcome);
+
+#endif

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a run tells: lines of metrics, and progress. */
+#include <math.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "train/run_internal.h"
+
+static void add_mesh(const ndm_training *r, ndm_json *json)
+{
+    const ndm_mesh *mesh = ndm_context_mesh(r->context);
+
+    ndm_json_key(json, "mesh");
+    ndm_json_begin_object(json);
+    ndm_json_key_int(json, "ranks", ndm_context_size(r->context));
+    for (int a = 0; a < NDM_AXIS_COUNT; a++)
+        ndm_json_key_int(json, ndm_axis_table()[a].name, ndm_mesh_axis_size(mesh, (ndm_axis)a));
+    ndm_json_end_object(json);
+}
+
+static void write_run_line(ndm_training *r)
+{
+    ndm_json *json = ndm_metrics_begin(r->metrics, "run");
+
+    ndm_metrics_add_host(json);
+    ndm_json_key(json, "config");
+    ndm_options_write_json(r->options, json);
+    add_mesh(r, json);
+    ndm_json_key_int(json, "parameters", ndm_model_parameters(r->model));
+    if (r->resumed[0]) {
+        ndm_json_key_string(json, "resumed_from", r->resumed);
+        ndm_json_key_int(json, "resumed_step", ndm_trainer_steps(r->trainer));
+    }
+}
+
+ndm_status ndm_training_open_metrics(ndm_training *r)
+{
+    const char *path = ndm_option_string(r->options, "metrics");
+
+    if (ndm_context_rank(r->context) != 0 || !path)
+        return NDM_OK;
+    NDM_TRY(ndm_metrics_open(path, r->resumed[0] != '\0', &r->metrics));
+    write_run_line(r);
+    return ndm_metrics_end(r->metrics);
+}
+
+ndm_status ndm_training_report_step(ndm_training *r)
+{
+    const ndm_step_result *s = &r->last;
+    ndm_step_metrics m = {
+        .step = s->step,
+        .loss = s->loss,
+        .grad_norm = s->grad_norm,
+        .lr = s->lr,
+        .tokens = s->tokens,
+        .tokens_total = s->tokens_total,
+        .step_ms = s->step_ms,
+        .tokens_per_s = (double)s->tokens / s->step_ms * 1e3,
+        .tflops = ndm_model_flops_per_token(r->model) * (double)s->tokens / s->step_ms * 1e-9,
+        .mfu = NAN,
+        .comm_exposed_ms = s->comm_exposed_ms,
+        .mem_peak_bytes = s->mem_peak_bytes,
+    };
+
+    if (ndm_context_rank(r->context) != 0)
+        return NDM_OK;
+    ndm_progress_step(&r->progress, &m);
+    return r->metrics ? ndm_metrics_step(r->metrics, &m) : NDM_OK;
+}
+
+ndm_status ndm_training_report_eval(ndm_training *r, double loss, int64_t tokens)
+{
+    if (ndm_context_rank(r->context) != 0)
+        return NDM_OK;
+    ndm_progress_finish(&r->progress);
+    if (r->progress.stream)
+        fprintf(r->progress.stream, "eval after step %lld  loss %.4f  %lld tokens\n",
+                (long long)ndm_trainer_steps(r->trainer), loss, (long long)tokens);
+    if (!r->metrics)
+        return NDM_OK;
+    ndm_json *json = ndm_metrics_begin(r->metrics, "eval");
+    ndm_json_key_int(json, "step", ndm_trainer_steps(r->trainer));
+    ndm_json_key_double(json, "loss", loss);
+    ndm_json_key_int(json, "tokens", tokens);
+    return ndm_metrics_end(r->metrics);
+}
+
+static void tell_save(ndm_training *r, const ndm_save_result *save)
+{
+    ndm_progress_finish(&r->progress);
+    if (save->status != NDM_OK)
+        ndm_log(NDM_LOG_WARNING, "checkpoint", "step %lld is not saved: %s", (long long)save->step,
+                save->message);
+    else if (r->progress.stream)
+        fprintf(r->progress.stream, "saved %s  %.1f MiB  pause %.0f ms  total %.0f ms\n",
+                save->path, (double)save->bytes / (1 << 20), save->pause_ms, save->total_ms);
+}
+
+ndm_status ndm_training_report_save(ndm_training *r, const ndm_save_result *save)
+{
+    if (ndm_context_rank(r->context) != 0)
+        return NDM_OK;
+    tell_save(r, save);
+    if (!r->metrics)
+        return NDM_OK;
+    ndm_json *json = ndm_metrics_begin(r->metrics, "save");
+    ndm_json_key_int(json, "step", save->step);
+    ndm_json_key_string(json, "status", save->status == NDM_OK ? "complete" : "failed");
+    ndm_json_key_string(json, "path", save->path);
+    if (save->status != NDM_OK)
+        ndm_json_key_string(json, "message", save->message);
+    ndm_json_key_int(json, "bytes", save->bytes);
+    ndm_json_key_double(json, "pause_ms", save->pause_ms);
+    ndm_json_key_double(json, "copy_ms", save->copy_ms);
+    ndm_json_key_double(json, "total_ms", save->total_ms);
+    return ndm_metrics_end(r->metrics);
+}
+
+ndm_status ndm_training_report_end(ndm_training *r, const char *status)
+{
+    if (!r->metrics)
+        return NDM_OK;
+    ndm_json *json = ndm_metrics_begin(r->metrics, "end");
+    ndm_json_key_string(json, "status", status);
+    ndm_json_key_int(json, "steps", ndm_trainer_steps(r->trainer));
+    ndm_json_key_int(json, "tokens_total", ndm_trainer_tokens_total(r->trainer));
+    ndm_json_key_double(json, "seconds", ndm_clock_s() - r->start_s);
+    return ndm_metrics_end(r->metrics);
+}
