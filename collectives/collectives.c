@@ -31,7 +31,6 @@ static int64_t received_bytes(const ndm_comm *comm, const ndm_collective_args *a
     case NDM_ALL_REDUCE:
         return 2 * (n - 1) * bytes / n;
     case NDM_BROADCAST:
-        return a->peer_src == comm->index ? 0 : bytes;
     case NDM_SEND_RECV:
         return a->peer_src == comm->index ? 0 : bytes;
     case NDM_BARRIER:

@@ -96,7 +96,7 @@ static ndm_comm_slot *find_slot(ndm_comms *comms, ndm_axis_set axes, int64_t blo
 
 static int64_t count_backends(void)
 {
-    int64_t n = 0;
+    int64_t n = 1; /* self is always there */
 
     while (ndm_comm_backend_list()[n])
         n++;
@@ -246,7 +246,7 @@ static void free_comm(ndm_comm *comm)
 static ndm_status make_comm(ndm_comms *comms, ndm_comm_slot *slot)
 {
     ndm_comm *comm = calloc(1, sizeof *comm);
-    ndm_comm **made = realloc(comms->made, (size_t)(comms->n_made + 1) * sizeof *made);
+    ndm_comm **made = realloc(comms->made, (size_t)(comms->n_made + 1) * sizeof(void *));
     ndm_status status = NDM_ERR_MEMORY;
 
     comms->made = made ? made : comms->made;

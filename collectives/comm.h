@@ -7,8 +7,7 @@
 #include <ndmesh/collectives.h>
 #include <ndmesh/mesh.h>
 
-/* ---- the world: who is there (collectives/world*.c)
- * ---------------------------------------------------------------- */
+/* ---- the world: who is there (collectives/world*.c) ------------------------------------------ */
 
 typedef struct ndm_world ndm_world;
 
@@ -61,8 +60,7 @@ NDM_MUST_USE ndm_status ndm_world_verify(ndm_world *world, const ndm_fact *facts
  * did before something went wrong. */
 NDM_MUST_USE ndm_status ndm_world_dump_flight(const ndm_world *world, const char *path);
 
-/* ---- communicators (collectives/comm.c)
- * ---------------------------------------------------------------------------- */
+/* ---- communicators (collectives/comm.c) ------------------------------------------------------ */
 
 typedef struct ndm_comms ndm_comms; /* all communicators of one mesh, interned by rank set */
 
@@ -103,8 +101,7 @@ ndm_comm *ndm_comms_at(ndm_comms *comms, int64_t i);
  * it for all communicators of a process. */
 void ndm_comms_delay(ndm_comms *comms, int64_t max_polls, uint64_t seed);
 
-/* ---- backends: one const struct each, listed in collectives/backends.def
- * -------------------------------------------- */
+/* ---- backends: one const struct each, listed in collectives/backends.def --------------------- */
 
 /* One collective as a backend sees it; the front end has checked it, counted it, and settled n == 1
  * as a local copy. */

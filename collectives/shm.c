@@ -131,7 +131,7 @@ static ndm_status comm_init(ndm_comm *comm)
     NDM_TRY(check_group(comm));
     s = calloc(1, sizeof *s);
     if (s)
-        s->areas = calloc((size_t)comm->size, sizeof *s->areas);
+        s->areas = calloc((size_t)comm->size, sizeof(void *));
     if (!s || !s->areas) {
         free(s);
         NDM_FAIL(NDM_ERR_MEMORY, "comm: no memory for communicator %s", comm->name);

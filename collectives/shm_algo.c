@@ -147,8 +147,7 @@ static void send_recv_read(const ndm_shm_run *r, int64_t phase)
     copy((char *)r->run.args.recv + p.at, ndm_shm_source(r, phase, r->run.args.peer_src), p.bytes);
 }
 
-/* ---- slices for each member: reduce_scatter, all_to_all ---------------------------------------
- */
+/* ---- slices for each member: reduce_scatter, all_to_all -------------------------------------- */
 
 /* Elements of a block that a phase moves: a slot of staging holds that much for every member. */
 static int64_t slice_elements(const ndm_shm_run *r)

@@ -356,7 +356,7 @@ static void try_order(fixture *f, const char *backend)
             float sum = all[ndm_comm_world_rank(comm, 0) * COUNT + i];
             for (int64_t m = 1; m < n; m++)
                 sum += all[ndm_comm_world_rank(comm, m) * COUNT + i];
-            good &= memcmp(&sum, &buffer[i], sizeof sum) == 0;
+            good &= sum == buffer[i];
         }
     }
     check_all_at(good, backend, __FILE__, __LINE__);
