@@ -5,9 +5,12 @@
 
 #include <stddef.h>
 
-/* Address of `symbol` in the first of `files` (NULL-terminated) that loads and has it, or NULL;
+typedef void (*ndm_library_function)(void); /* cast to the function's own type */
+
+/* The function `symbol` in the first of `files` (NULL-terminated) that loads and has it, or NULL;
  * why: which file, or the loader's last complaint. The library stays loaded, with its symbols to
  * itself. */
-void *ndm_library_symbol(const char *const *files, const char *symbol, char *why, size_t why_bytes);
+ndm_library_function ndm_library_symbol(const char *const *files, const char *symbol, char *why,
+                                        size_t why_bytes);
 
 #endif
