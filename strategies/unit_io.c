@@ -140,13 +140,12 @@ ndm_status ndm_unit_write(ndm_unit *unit, ndm_unit_part part, ndm_unit_range_fn 
 static ndm_status draw(void *user, const ndm_param_spec *spec, int64_t first, int64_t count,
                        float *values)
 {
-    uint64_t seed = *(const uint64_t *)user, stream = ndm_rng_stream(spec->name);
+    uint64_t seed = *(const uint64_t *)user;
 
+    if (spec->init_std != 0.0f)
+        ndm_rng_normal_fill(seed, ndm_rng_stream(spec->name), (uint64_t)first, count, values);
     for (int64_t i = 0; i < count; i++)
-        values[i] = spec->init_mean +
-                    (spec->init_std != 0.0f
-                         ? spec->init_std * ndm_rng_normal(seed, stream, (uint64_t)(first + i))
-                         : 0.0f);
+        values[i] = spec->init_mean + (spec->init_std != 0.0f ? spec->init_std * values[i] : 0.0f);
     return NDM_OK;
 }
 
