@@ -186,6 +186,13 @@ static ndm_status update(ndm_optimizer *o, int64_t i, const ndm_step_options *op
     return ndm_unit_changed(u);
 }
 
+/* A caller that skips the step starts the next one with clean gradients. */
+static void drop_grads(ndm_optimizer *o)
+{
+    for (int64_t i = 0; i < o->n_units; i++)
+        o->units[i]->grads_reduced = false;
+}
+
 ndm_status ndm_optimizer_step(ndm_optimizer *optimizer, const ndm_step_options *options,
                               double *sums, int64_t n_sums, double *norm)
 {
@@ -197,7 +204,11 @@ ndm_status ndm_optimizer_step(ndm_optimizer *optimizer, const ndm_step_options *
     NDM_TRY(check_reduced(optimizer));
     NDM_TRY(sum_over_world(optimizer, sums, n_sums, &squares));
     *norm = sqrt(squares);
-    NDM_TRY(check_finite(*norm, sums, n_sums));
+    ndm_status status = check_finite(*norm, sums, n_sums);
+    if (status != NDM_OK) {
+        drop_grads(optimizer);
+        return status;
+    }
     double scale = options->grad_clip > 0.0 ? fmin(1.0, options->grad_clip / (*norm + 1e-6)) : 1.0;
     for (int64_t i = 0; i < optimizer->n_units; i++)
         NDM_TRY(update(optimizer, i, options, scale));

@@ -44,7 +44,8 @@ NDM_API void ndm_optimizer_destroy(ndm_optimizer *optimizer); /**< NULL is fine 
  *
  * Collective over: world. Completes: on return for norm and sums; on the context's stream for the
  * weights.
- * @retval NDM_ERR_NONFINITE  the norm or a sum is not finite: no weight was touched, on any rank
+ * @retval NDM_ERR_NONFINITE  the norm or a sum is not finite: no weight was touched, on any rank,
+ * and the gradients are dropped
  * @retval NDM_ERR_STATE      a unit has no reduced gradient
  */
 NDM_API NDM_MUST_USE ndm_status ndm_optimizer_step(ndm_optimizer *optimizer,

@@ -43,7 +43,8 @@ typedef struct variant {
     bool defer_sync, defer_replicas;
     ndm_cp_method cp_method;
     bool sequence_parallel;
-    bool bf16; /* weights gathered and gradients sent as bf16 */
+    const char *collectives; /* NULL: auto */
+    bool bf16;               /* weights gathered and gradients sent as bf16 */
 } variant;
 
 int64_t variant_size(const variant *v, ndm_axis_set axes);
@@ -88,14 +89,14 @@ void record_finish(record *r);
 /* Where to run, and what to do between: all but comm may be zero. */
 typedef struct setup {
     MPI_Comm comm;                                 /* as many ranks as the mesh */
-    const char *device, *collectives;              /* NULL: cpu, auto */
+    const char *device;                            /* NULL: cpu */
     void (*opened)(void *user, ndm_model *model);  /* before the first step */
     void (*stepped)(void *user, ndm_model *model); /* after each */
     void *user;
 } setup;
 
-/* Trains STEPS steps. Collective over: setup->comm. */
-ndm_status run_variant(const problem *p, const variant *v, const setup *setup, record *out);
+/* Trains STEPS steps. Collective over: s->comm. */
+ndm_status run_variant(const problem *p, const variant *v, const setup *s, record *out);
 
 /* Ends all ranks with a message: for what must not fail. */
 _Noreturn void die(const char *format, ...) NDM_PRINTF(1, 2);

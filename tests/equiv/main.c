@@ -22,7 +22,6 @@ typedef struct options {
     int64_t variants; /* of each mesh; 0 = all */
     uint64_t seed;
     const char *problem, *mesh;
-    const char *collectives;
     bool verbose, repeat, rotate;
     ndm_axis_set axes; /* only meshes whose other axes are 1 */
 } options;
@@ -80,12 +79,11 @@ static void judge(const options *o, tally *t, const problem *p, const variant *v
         report("ok", p, v, note);
 }
 
-static void run_again(const options *o, tally *t, const problem *p, const variant *v,
-                      const record *first)
+static void run_again(tally *t, const problem *p, const variant *v, const record *first)
 {
     record second;
 
-    MUST(run_variant(p, v, &(setup){MPI_COMM_WORLD, .collectives = o->collectives}, &second));
+    MUST(run_variant(p, v, &(setup){.comm = MPI_COMM_WORLD}, &second));
     t->repeated++;
     if (rank == 0 && !same_bits(first, &second))
         fail(t, p, v, "the second time, other bits");
@@ -96,7 +94,7 @@ static void try_variant(const options *o, tally *t, const problem *p, const vari
                         const record *want, bool repeat)
 {
     record got;
-    const setup here = {MPI_COMM_WORLD, .collectives = o->collectives};
+    const setup here = {.comm = MPI_COMM_WORLD};
     ndm_status status = run_variant(p, v, &here, &got);
     bool refused = variant_refused(p, v);
 
@@ -115,7 +113,7 @@ static void try_variant(const options *o, tally *t, const problem *p, const vari
         if (rank == 0)
             judge(o, t, p, v, &got, want);
         if (repeat)
-            run_again(o, t, p, v, &got);
+            run_again(t, p, v, &got);
     }
     record_finish(&got);
 }
@@ -167,7 +165,7 @@ static void try_problem(const options *o, tally *t, const problem *p, const vari
     if (o->problem && strcmp(o->problem, p->name) != 0)
         return;
     if (rank == 0)
-        MUST(run_variant(p, &one, &(setup){MPI_COMM_SELF}, &want));
+        MUST(run_variant(p, &one, &(setup){.comm = MPI_COMM_SELF}, &want));
     for (int64_t i = 0; i < meshes->n; i++)
         if (wanted(o, &meshes->items[i]) && (!o->rotate || i % problem_count == (p - problems)))
             try_mesh(o, t, p, &meshes->items[i], &want);
@@ -180,7 +178,6 @@ static void usage(void)
         fprintf(stderr,
                 "usage: mpiexec -n RANKS test_equiv [--variants K] [--seed S] [--problem NAME]\n"
                 "         [--mesh R.S.C.T] [--axes dp,cp,tp] [--repeat] [--rotate] [--verbose]\n"
-                "         [--collectives NAME]\n"
                 "  --variants K   draw K ways to run each mesh; 0 (default): all\n"
                 "  --repeat       run each twice and compare bits, not just the first of a mesh\n"
                 "  --rotate       one problem on each mesh, in turn; default: all of them\n");
@@ -190,12 +187,15 @@ static void usage(void)
 
 static options parse(int argc, char **argv)
 {
-    static const struct option names[] = {
-        {"variants", required_argument, NULL, 'k'}, {"seed", required_argument, NULL, 's'},
-        {"problem", required_argument, NULL, 'p'},  {"mesh", required_argument, NULL, 'm'},
-        {"axes", required_argument, NULL, 'a'},     {"repeat", no_argument, NULL, 'r'},
-        {"rotate", no_argument, NULL, 'o'},         {"collectives", required_argument, NULL, 'c'},
-        {"verbose", no_argument, NULL, 'v'},        {0}};
+    static const struct option names[] = {{"variants", required_argument, NULL, 'k'},
+                                          {"seed", required_argument, NULL, 's'},
+                                          {"problem", required_argument, NULL, 'p'},
+                                          {"mesh", required_argument, NULL, 'm'},
+                                          {"axes", required_argument, NULL, 'a'},
+                                          {"repeat", no_argument, NULL, 'r'},
+                                          {"rotate", no_argument, NULL, 'o'},
+                                          {"verbose", no_argument, NULL, 'v'},
+                                          {0}};
     options o = {.seed = 1, .axes = NDM_AXES_ALL};
     int c;
 
@@ -212,8 +212,6 @@ static options parse(int argc, char **argv)
             o.repeat = true;
         else if (c == 'o')
             o.rotate = true;
-        else if (c == 'c')
-            o.collectives = optarg;
         else if (c == 'v')
             o.verbose = true;
         else if (c != 'a' || ndm_axis_set_parse(optarg, &o.axes) != NDM_OK)

@@ -41,7 +41,7 @@ static ndm_status open_context(const variant *v, const setup *s, ndm_context **c
     p.cp_method = v->cp_method;
     p.no_sequence_parallel = !v->sequence_parallel;
     o.device = s->device ? s->device : "cpu";
-    o.collectives = s->collectives ? s->collectives : "auto";
+    o.collectives = v->collectives ? v->collectives : "auto";
     o.threads = 1;
     o.timeout_s = 60;
     o.mpi_comm = &s->comm;
@@ -83,7 +83,7 @@ static ndm_status open_trainer(const variant *v, ndm_model *model, ndm_trainer *
     t.lr_schedule = NDM_LR_COSINE;
     t.warmup = 2;
     t.min_lr_ratio = 0.1;
-    t.optimizer.lr = 3e-2;
+    t.optimizer.lr = 1e-2;
     t.optimizer.eps = 1e-3;
     return ndm_trainer_create(model, &t, trainer);
 }
@@ -149,16 +149,16 @@ static ndm_status run_model(const problem *p, const variant *v, const setup *s, 
     return status;
 }
 
-ndm_status run_variant(const problem *p, const variant *v, const setup *setup, record *out)
+ndm_status run_variant(const problem *p, const variant *v, const setup *s, record *out)
 {
     ndm_context *context;
     ndm_model *model;
 
     *out = (record){0};
-    NDM_TRY(open_context(v, setup, &context));
+    NDM_TRY(open_context(v, s, &context));
     ndm_status status = open_model(p, v, context, &model);
     if (status == NDM_OK) {
-        status = run_model(p, v, setup, model, out);
+        status = run_model(p, v, s, model, out);
         ndm_model_destroy(model);
     }
     ndm_context_destroy(context);

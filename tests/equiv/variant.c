@@ -21,11 +21,12 @@ const char *variant_text(const variant *v, char *text, size_t text_bytes)
     static const char *const method[] = {"auto", "ring", "all_gather", "ulysses"};
 
     snprintf(
-        text, text_bytes, "%lld.%lld.%lld.%lld zero%d reshard=%lld accum=%lld %s%s%s cp=%s%s%s",
+        text, text_bytes, "%lld.%lld.%lld.%lld zero%d reshard=%lld accum=%lld %s%s%s cp=%s%s%s%s%s",
         (long long)v->mesh[0], (long long)v->mesh[1], (long long)v->mesh[2], (long long)v->mesh[3],
         v->zero, (long long)v->reshard, (long long)v->accum, recompute[v->recompute],
         v->defer_sync ? " defer_sync" : "", v->defer_replicas ? "" : " eager_replicas",
-        method[v->cp_method], v->sequence_parallel ? "" : " no_sp", v->bf16 ? " bf16" : "");
+        method[v->cp_method], v->sequence_parallel ? "" : " no_sp", v->bf16 ? " bf16" : "",
+        v->collectives ? " " : "", v->collectives ? v->collectives : "");
     return text;
 }
 
@@ -84,7 +85,8 @@ static int shardings(int64_t shards, sharding out[8])
     return n;
 }
 
-/* Adds the variants of one sharding: accumulation, deferral, recompute. */
+/* Adds the variants of one sharding: accumulation, deferral, recompute; the best collectives there
+ * are, and those that any machine has. */
 static void add_schedules(variant_list *list, variant v)
 {
     int64_t dp = variant_size(&v, NDM_AXES_DP), shards = variant_size(&v, NDM_AXES_DP_SHARD_CP);
@@ -100,7 +102,11 @@ static void add_schedules(variant_list *list, variant v)
                     v.recompute = (ndm_recompute)recompute;
                     v.defer_sync = sync;
                     v.defer_replicas = !eager;
+                    v.collectives = NULL;
                     list_add(list, &v);
+                    v.collectives = "mpi";
+                    if (variant_size(&v, NDM_AXES_ALL) > 1)
+                        list_add(list, &v);
                 }
 }
 
