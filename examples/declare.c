@@ -44,7 +44,7 @@ static ndm_status train(ndm_context *context, const ndm_fsdp_config *fsdp)
     for (int step = 0; step < STEPS; step++) {
         NDM_TRY_OR(status, ndm_trainer_step(trainer, &batch, &result), done);
         if (ndm_context_rank(context) == 0)
-            printf("step %d  loss %.6f  grad_norm %.5f\n", step + 1, result.loss, result.grad_norm);
+            printf("step %d  loss %.7f  grad_norm %.7f\n", step + 1, result.loss, result.grad_norm);
     }
 done:
     ndm_trainer_destroy(trainer);

@@ -102,7 +102,7 @@ static ndm_status train(ndm_context *context)
     for (int i = 0; i < STEPS; i++) {
         NDM_TRY_OR(status, step(context, unit, optimizer, &loss, &norm), done);
         if (ndm_context_rank(context) == 0)
-            printf("step %d  loss %.6f  grad_norm %.5f\n", i + 1, loss, norm);
+            printf("step %d  loss %.7f  grad_norm %.7f\n", i + 1, loss, norm);
     }
 done:
     ndm_optimizer_destroy(optimizer);

@@ -127,7 +127,7 @@ static ndm_status train(ndm_context *context)
         NDM_TRY_OR(status, ndm_trainer_step(trainer, &batch, &result), done);
         NDM_TRY_OR(status, spread(context, ndm_model_units(model, &n_units)[0], &distance), done);
         if (rank == 0)
-            printf("step %d  loss %.6f  replicas %s\n", step + 1, result.loss,
+            printf("step %d  loss %.7f  replicas %s\n", step + 1, result.loss,
                    distance > 0.0f ? "apart" : "equal");
     }
 done:
