@@ -11,6 +11,7 @@
 #include "model/config.h"
 #include "model/safetensors.h"
 #include "strategies/internal.h"
+#include <ndmesh/linear.h>
 #include <ndmesh/model.h>
 
 /* Every weight a decoder may have; a family says which exist, under what names (model/weights.c).
@@ -134,8 +135,6 @@ typedef struct ndm_run {
     bool again; /* making activations again in the backward */
 } ndm_run;
 
-enum { NDM_LINEAR_MAX = 4 };
-
 typedef struct ndm_model_op ndm_model_op;
 typedef ndm_status (*ndm_op_fn)(const ndm_run *run, const ndm_model_op *op);
 
@@ -233,21 +232,5 @@ ndm_status ndm_op_attention_forward(const ndm_run *run, const ndm_model_op *op);
 ndm_status ndm_op_attention_backward(const ndm_run *run, const ndm_model_op *op);
 ndm_status ndm_op_act_forward(const ndm_run *run, const ndm_model_op *op);
 ndm_status ndm_op_act_backward(const ndm_run *run, const ndm_model_op *op);
-
-/* One split matrix product: y = x W (+ bias), and its two gradients. Matrices that lie side by side
- * in the unit are one GEMM. */
-typedef struct ndm_linear_call {
-    const ndm_block *block;
-    const ndm_weight *w, *b; /* [NDM_LINEAR_MAX] */
-    int64_t rows, in;        /* x: [rows, in] */
-    bool add_bias;           /* a row-parallel bias is added by one tp rank */
-} ndm_linear_call;
-NDM_MUST_USE ndm_status ndm_linear_apply(const ndm_run *run, const ndm_linear_call *call,
-                                         const float *x, float *y);
-NDM_MUST_USE ndm_status ndm_linear_grad_input(const ndm_run *run, const ndm_linear_call *call,
-                                              const float *dy, float *dx);
-NDM_MUST_USE ndm_status ndm_linear_grad_weight(const ndm_run *run, const ndm_linear_call *call,
-                                               const float *x, const float *dy);
-int64_t ndm_linear_out(const ndm_linear_call *call); /* width of y */
 
 #endif

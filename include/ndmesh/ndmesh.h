@@ -12,6 +12,7 @@
 #include <ndmesh/config.h>
 #include <ndmesh/context.h>
 #include <ndmesh/device.h>
+#include <ndmesh/linear.h>
 #include <ndmesh/mesh.h>
 #include <ndmesh/model.h>
 #include <ndmesh/optimizer.h>
