@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `ndmesh train`: reads the options, starts mpiexec if asked to, and trains. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/launch.h"
 #include "train/options.h"
 #include "train/run.h"
 
@@ -36,59 +35,12 @@ done:
     return status;
 }
 
-/* ---- --ranks: become mpiexec
- * ------------------------------------------------------------------------- */
-
-/* The flag and its value, which the ranks must not see again. */
-static int skip_ranks(const char *const *argv, int i, int argc)
-{
-    if (strcmp(argv[i], "--ranks") == 0)
-        return i + 1 < argc ? 2 : 1;
-    return strncmp(argv[i], "--ranks=", 8) == 0 ? 1 : 0;
-}
-
-static ndm_status exec_mpiexec(int64_t ranks, int argc, const char *const *argv)
-{
-    static const char *const launchers[] = {"mpiexec.mpich",
-                                            "mpiexec.hydra"}; /* never another MPI's mpiexec */
-    const char **command = calloc((size_t)argc + 8, sizeof *command);
-    char count[24], self[4096];
-    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    int n = 0;
-
-    if (!command || length < 0) {
-        free(command);
-        NDM_FAIL(NDM_ERR_MEMORY, "cannot start %lld ranks: %s", (long long)ranks, strerror(errno));
-    }
-    self[length] = 0;
-    snprintf(count, sizeof count, "%lld", (long long)ranks);
-    n = 1;
-    command[n++] = "-n";
-    command[n++] = count;
-    command[n++] = self;
-    command[n++] = "train";
-    for (int i = 0; i < argc;) {
-        int skip = skip_ranks(argv, i, argc);
-        if (skip == 0)
-            command[n++] = argv[i++];
-        i += skip;
-    }
-    unsetenv("NDM_RANKS");
-    for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
-        command[0] = launchers[i];
-        execvp(launchers[i], (char *const *)command);
-    }
-    free(command);
-    NDM_FAIL(NDM_ERR_COMM,
-             "cannot start %lld ranks: neither mpiexec.mpich nor mpiexec.hydra is there (%s)",
-             (long long)ranks, strerror(errno));
-}
-
 /* ---- the verb
  * ------------------------------------------------------------------------------------------ */
 
 static ndm_status train(int argc, const char *const *argv, ndm_run_outcome *outcome)
 {
+    static const char *const verb[] = {"train", NULL};
     ndm_options *o = NULL;
     ndm_status status;
 
@@ -101,7 +53,7 @@ static ndm_status train(int argc, const char *const *argv, ndm_run_outcome *outc
     }
     NDM_TRY_OR(status, ndm_options_check_required(o), done);
     if (ndm_option_int64(o, "ranks") > 0 && ndm_cli_launcher_rank() < 0)
-        status = exec_mpiexec(ndm_option_int64(o, "ranks"), argc, argv);
+        status = ndm_cli_exec_ranks(ndm_option_int64(o, "ranks"), verb, argc, argv);
     else
         status = ndm_train_run(o, stdout, outcome);
 done:

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The least that a collective inside a node has to do, measured: every rank copies, or sums
+ * streams, of its own memory, all ranks at once and without any word between them. */
+#ifndef NDM_CLI_BENCH_LIMIT_H
+#define NDM_CLI_BENCH_LIMIT_H
+
+#include <stdint.h>
+
+#include <ndmesh/collectives.h>
+
+typedef struct ndm_limit {
+    char *from, *to; /* [bytes] */
+    int64_t bytes;
+} ndm_limit;
+
+NDM_MUST_USE ndm_status ndm_limit_init(ndm_limit *limit, int64_t bytes);
+void ndm_limit_finish(ndm_limit *limit);
+
+/* Whether a collective has such a limit. */
+bool ndm_limit_exists(ndm_collective kind);
+
+/* Once the work of one rank of n, for a message of `bytes` as benchmarks count it: all-gather and
+ * all-to-all copy (n-1)/n of it, broadcast and send-recv all, reductions sum n streams of 1/n. An
+ * all-reduce is held to the limit of a reduce-scatter. */
+void ndm_limit_work(const ndm_limit *limit, ndm_collective kind, int64_t n, int64_t bytes);
+
+#endif

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory that a process occupies, as the kernel counts it. */
+#ifndef NDM_CLI_MEMORY_OF_H
+#define NDM_CLI_MEMORY_OF_H
+
+#include <stdint.h>
+
+/* Resident bytes, pages that processes share divided among them, so that ranks can be added up. -1
+ * where the kernel does not say. pid 0: this process. */
+int64_t ndm_memory_pss_bytes(int64_t pid);
+
+/* The same, summed over all descendants of pid, and how many they are. */
+int64_t ndm_memory_descendants_pss_bytes(int64_t pid, int64_t *n);
+
+/* Descendants of pid, children first: up to most of them. */
+int64_t ndm_memory_descendants(int64_t pid, int64_t *pids, int64_t most);
+
+#endif
