@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ndmesh: finds the verb and runs it. */
 #include <errno.h>
+#include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,8 +90,8 @@ int ndm_cli_launcher_rank(void)
     return -1;
 }
 
-/* The launcher ends all ranks when one has failed. So a rank gives those before it the time to speak
- * first: one message, by the lowest rank that has something to say. */
+/* The launcher ends all ranks when one has failed. So a rank gives those before it the time to
+ * speak first: one message, by the lowest rank that has something to say. */
 static void let_lower_ranks_speak(void)
 {
     enum { FIRST_MS = 250, EACH_MS = 50, MOST = 16 };
@@ -100,17 +101,44 @@ static void let_lower_ranks_speak(void)
         usleep(1000 * (FIRST_MS + EACH_MS * (unsigned)(rank < MOST ? rank : MOST)));
 }
 
+/* All ranks failed alike and have left MPI: the launcher lets each end with its code. */
+static bool ranks_left_together(void)
+{
+    int finalised = 0;
+
+    MPI_Finalized(&finalised);
+    return finalised;
+}
+
+/* Ends the job with this code: a rank that the launcher kills would count as 9. PMI-1, which MPICH's
+ * launcher speaks on this descriptor, has a message for it; MPI_Abort sends it too, behind a banner. */
+static void end_job(int code)
+{
+    const char *descriptor = getenv("PMI_FD");
+    char text[48];
+    int n = snprintf(text, sizeof text, "cmd=abort exitcode=%d\n", code);
+
+    if (descriptor && write(atoi(descriptor), text, (size_t)n) == n)
+        sleep(2); /* the launcher ends us */
+}
+
 int ndm_cli_report(ndm_status status)
 {
     int code = ndm_status_exit_code(status);
 
     if (status == NDM_OK)
         return code;
+    if (ranks_left_together()) {
+        if (ndm_cli_launcher_rank() <= 0)
+            fprintf(stderr, "ndmesh: error: %s\n", ndm_error_message());
+        return code;
+    }
     let_lower_ranks_speak();
     fprintf(stderr, "ndmesh: error: %s\n", ndm_error_message());
     if (ndm_cli_launcher_rank() < 0)
         return code;
     fflush(NULL);
+    end_job(code);
     _exit(code); /* without MPI_Finalize, which would wait for the others */
 }
 

@@ -86,6 +86,16 @@ ndm_status ndm_model_load_from(ndm_model *m, const ndm_safetensors *file)
     return NDM_OK;
 }
 
+ndm_status ndm_model_check_weights(const ndm_model *m, const char *folder)
+{
+    ndm_safetensors *file;
+
+    NDM_TRY(ndm_safetensors_open(folder, &file));
+    ndm_status status = check_tensors(m, file);
+    ndm_safetensors_close(file);
+    return status;
+}
+
 static ndm_status load(ndm_model *m, const char *folder)
 {
     ndm_safetensors *file;

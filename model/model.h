@@ -9,6 +9,7 @@
 
 #include "kernels/kernels.h"
 #include "model/config.h"
+#include "model/memory.h"
 #include "model/safetensors.h"
 #include "strategies/internal.h"
 #include <ndmesh/linear.h>
@@ -107,9 +108,10 @@ struct ndm_model {
     bool use_index; /* the sequence is cut: tokens carry their places */
     bool use_first; /* documents: some tokens do not see from 0 */
 
-    float *rope_cos, *rope_sin;     /* [positions, D/2] */
-    float *slots[NDM_SLOT_COUNT];   /* base of each slot; layer i at + i * stride */
-    int64_t stride[NDM_SLOT_COUNT]; /* elements from layer to layer, 0 = shared */
+    float *rope_cos, *rope_sin; /* [positions, D/2] */
+    float *
+        *slots[NDM_SLOT_COUNT]; /* [layers] places of each slot; the same one where it is shared */
+    ndm_model_memory memory;
     bool saved[NDM_SLOT_COUNT]; /* kept per layer; else shared, and made again in the backward */
     float *x_final, *mean_final, *rstd_final, *h_final; /* [L, C], [L], [L], [N, C] */
     float *logits;                                      /* [chunk, V] */
@@ -159,7 +161,7 @@ extern const int ndm_decoder_op_count;
 /* Slot of the run's layer. */
 static inline float *ndm_run_slot(const ndm_run *run, ndm_slot slot)
 {
-    return run->model->slots[slot] + run->block->layer * run->model->stride[slot];
+    return run->model->slots[slot][run->block->layer];
 }
 
 static inline bool ndm_block_has(const ndm_block *block, ndm_weight w)
@@ -188,6 +190,8 @@ typedef struct ndm_model_files {
 NDM_MUST_USE ndm_status ndm_model_plan_files(const ndm_model *model, const ndm_model_files *files,
                                              ndm_safetensors_writer **writer);
 NDM_MUST_USE ndm_status ndm_model_load_from(ndm_model *model, const ndm_safetensors *file);
+/* Whether a folder's tensors are those of the model, by their headers alone. */
+NDM_MUST_USE ndm_status ndm_model_check_weights(const ndm_model *model, const char *folder);
 /* config.json, and the companions that the model's folder has. */
 NDM_MUST_USE ndm_status ndm_model_write_config(const ndm_model *model, const char *folder,
                                                ndm_dtype dtype);

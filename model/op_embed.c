@@ -12,7 +12,7 @@ ndm_status ndm_embed_forward(const ndm_run *run)
 {
     ndm_model *m = run->model;
     const ndm_sizes *s = &m->size;
-    float *x0 = m->slots[S_X0]; /* the stream of layer 0 */
+    float *x0 = m->slots[S_X0][0]; /* the stream of layer 0 */
     bool split = s->local != s->padded;
     ndm_embedding_args args = {
         .ids = m->ids,

@@ -132,15 +132,7 @@ static bool slot_saved(ndm_recompute recompute, ndm_slot slot)
 
 static ndm_status allocate(ndm_model *m, int64_t bytes, ndm_memory_kind kind, void *pointer)
 {
-    void *memory = NULL;
-
-    if (bytes > 0) {
-        NDM_TRY(ndm_device_alloc(m->context->device, bytes, kind, &memory));
-        NDM_TRY(ndm_zero(m->context->compute, memory,
-                         bytes)); /* rows beyond the batch stay zero for good */
-    }
-    *(void **)pointer = memory;
-    return NDM_OK;
+    return ndm_model_memory_take(&m->memory, bytes, kind, pointer);
 }
 
 static ndm_status floats(ndm_model *m, int64_t n, ndm_memory_kind kind, float **pointer)
@@ -148,14 +140,59 @@ static ndm_status floats(ndm_model *m, int64_t n, ndm_memory_kind kind, float **
     return allocate(m, n * (int64_t)sizeof(float), kind, pointer);
 }
 
+/* Rows that tp gathers: [N, C], one array for the ranks of a node. */
+static ndm_status gathered_rows(ndm_model *m, float **pointer)
+{
+    int64_t bytes = m->size.local * m->size.hidden * (int64_t)sizeof(float);
+    ndm_comm *tp;
+    void *memory;
+
+    if (m->size.local == m->size.padded)
+        return floats(m, m->size.padded * m->size.hidden, NDM_MEMORY_ACTIVATIONS, pointer);
+    NDM_TRY(ndm_context_comm(m->context, NDM_AXIS_TP, &tp));
+    NDM_TRY(ndm_model_memory_take_gathered(&m->memory, tp, bytes, NDM_MEMORY_ACTIVATIONS, &memory));
+    *pointer = memory;
+    return NDM_OK;
+}
+
+/* Partial sums of this rank that tp reduces: [N, C], readable by the ranks of a node. */
+static ndm_status partial_rows(ndm_model *m, float **pointer)
+{
+    int64_t bytes = m->size.padded * m->size.hidden * (int64_t)sizeof(float);
+    ndm_comm *tp;
+    void *memory;
+
+    NDM_TRY(ndm_context_comm(m->context, NDM_AXIS_TP, &tp));
+    NDM_TRY(ndm_model_memory_take_readable(&m->memory, tp, bytes, NDM_MEMORY_ACTIVATIONS, &memory));
+    *pointer = memory;
+    return NDM_OK;
+}
+
+/* A shared array may be written again only when all ranks have read it. Kept slots are written once
+ * a step; those made again in the backward are not safe, since nothing orders a rank's next making
+ * behind another's last reading. */
+static ndm_status allocate_slot(ndm_model *m, ndm_slot slot, float **place)
+{
+    if ((slot == S_H1 || slot == S_H2) && m->saved[slot])
+        return gathered_rows(m, place);
+    return floats(m, slot_numel(m, slot), NDM_MEMORY_ACTIVATIONS, place);
+}
+
 static ndm_status allocate_slots(ndm_model *m)
 {
+    int64_t layers = m->config.layers;
+
     for (int i = 0; i < NDM_SLOT_COUNT; i++) {
-        int64_t numel = slot_numel(m, (ndm_slot)i);
+        m->slots[i] = calloc((size_t)layers, sizeof *m->slots[i]);
+        if (!m->slots[i])
+            NDM_FAIL(NDM_ERR_MEMORY, "no memory for the plan of %lld layers", (long long)layers);
         m->saved[i] = slot_saved(m->options.recompute, (ndm_slot)i);
-        m->stride[i] = m->saved[i] ? numel : 0;
-        NDM_TRY(floats(m, m->saved[i] ? numel * m->config.layers : numel, NDM_MEMORY_ACTIVATIONS,
-                       &m->slots[i]));
+        for (int64_t l = 0; l < layers; l++) {
+            if (l > 0 && !m->saved[i])
+                m->slots[i][l] = m->slots[i][0];
+            else
+                NDM_TRY(allocate_slot(m, (ndm_slot)i, &m->slots[i][l]));
+        }
     }
     return NDM_OK;
 }
@@ -178,21 +215,21 @@ static ndm_status allocate_shared(ndm_model *m)
 {
     const ndm_sizes *s = &m->size;
     const ndm_memory_kind kind = NDM_MEMORY_ACTIVATIONS;
-    int64_t full = s->padded * s->hidden, local = s->local * s->hidden;
+    int64_t local = s->local * s->hidden;
     int64_t tp = ndm_context_axes_size(m->context, NDM_AXIS_TP);
-    bool split = s->local != s->padded;
 
     NDM_TRY(floats(m, local, kind, &m->x_final));
     NDM_TRY(floats(m, s->local, kind, &m->mean_final));
     NDM_TRY(floats(m, s->local, kind, &m->rstd_final));
-    NDM_TRY(floats(m, full, kind, &m->h_final));
+    NDM_TRY(gathered_rows(m, &m->h_final));
     NDM_TRY(floats(m, s->chunk * s->vocab_rows, kind, &m->logits));
     NDM_TRY(floats(m, s->chunk * 4, kind, &m->stats));
     NDM_TRY(floats(m, tp > 1 ? tp * s->chunk * 4 : 0, kind, &m->stats_all));
-    NDM_TRY(floats(m, full, kind, &m->branch));
+    NDM_TRY(partial_rows(m, &m->branch));
     NDM_TRY(floats(m, local, kind, &m->grad));
-    NDM_TRY(floats(m, full, kind, &m->d_full));
-    NDM_TRY(floats(m, split ? full : 0, kind, &m->d_out));
+    NDM_TRY(partial_rows(m, &m->d_full));
+    if (s->local != s->padded)
+        NDM_TRY(gathered_rows(m, &m->d_out));
     NDM_TRY(floats(m, s->padded * s->q_width, kind, &m->d_att));
     NDM_TRY(floats(m, s->padded * s->qkv_width, kind, &m->d_qkv));
     NDM_TRY(floats(m, s->padded * s->ffn, kind, &m->d_act));
@@ -213,6 +250,7 @@ static ndm_status allocate_rope(ndm_model *m)
 
 ndm_status ndm_model_plan(ndm_model *model)
 {
+    model->memory.context = model->context;
     NDM_TRY(check_options(model));
     NDM_TRY(check_mesh(model));
     NDM_TRY(set_sizes(model));
@@ -224,17 +262,9 @@ ndm_status ndm_model_plan(ndm_model *model)
 
 void ndm_model_unplan(ndm_model *m)
 {
-    void *const shared[] = {m->x_final,   m->mean_final, m->rstd_final, m->h_final, m->logits,
-                            m->stats,     m->stats_all,  m->branch,     m->grad,    m->d_full,
-                            m->d_out,     m->d_att,      m->d_qkv,      m->d_act,   m->delta,
-                            m->workspace, m->rope_cos,   m->rope_sin,   m->ids,     m->grad_ids,
-                            m->targets,   m->positions,  m->index,      m->first,   m->window_first,
-                            m->loss};
-
+    ndm_model_memory_finish(&m->memory);
     for (int i = 0; i < NDM_SLOT_COUNT; i++)
-        ndm_device_free(m->context->device, m->slots[i]);
-    for (size_t i = 0; i < sizeof shared / sizeof shared[0]; i++)
-        ndm_device_free(m->context->device, shared[i]);
+        free(m->slots[i]);
     free(m->host);
     free(m->picks);
 }
