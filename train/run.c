@@ -46,14 +46,15 @@ static void unwatch_signals(void)
 
 /* ---- a step's samples --------------------------------------------------------------------- */
 
-static ndm_batch batch_of(const ndm_training *r, int64_t sequences)
+ndm_batch ndm_training_batch(const ndm_training *r)
 {
     int64_t n = r->sequences * ndm_model_get_options(r->model)->seq_len;
 
-    return (ndm_batch){sequences, r->buffer, r->buffer + n, r->buffer + 2 * n, r->buffer + 3 * n};
+    return (ndm_batch){r->sequences, r->buffer, r->buffer + n, r->buffer + 2 * n,
+                       r->buffer + 3 * n};
 }
 
-static ndm_status read_samples(ndm_training *r)
+ndm_status ndm_training_read_samples(ndm_training *r)
 {
     int64_t S = ndm_model_get_options(r->model)->seq_len, n = r->sequences * S;
 
@@ -91,17 +92,29 @@ static ndm_status open_eval(ndm_training *r)
                : NDM_OK;
 }
 
-static ndm_status set_up(ndm_training *r)
+/* Everything that has no outside effect: a dry run goes this far as well. */
+static ndm_status build(ndm_training *r, bool dry)
 {
-    bool quiet = ndm_option_bool(r->options, "quiet");
+    bool fill = !dry && r->resumed[0] == '\0';
 
-    NDM_TRY(ndm_setup_context(r->options, &r->context));
-    NDM_TRY(ndm_training_find_resume(r));
-    NDM_TRY(ndm_setup_model(r->options, r->context, r->resumed[0] == '\0', &r->model));
+    NDM_TRY(fill ? ndm_setup_model(r->options, r->context, &r->model)
+                 : ndm_setup_empty_model(r->options, r->context, &r->model));
     NDM_TRY(ndm_setup_data(r->options, "data", r->model, &r->data));
     NDM_TRY(open_eval(r));
     NDM_TRY(ndm_setup_trainer(r->options, r->model, &r->trainer));
-    NDM_TRY(ndm_context_agree(r->context, set_up_batches(r)));
+    return ndm_context_agree(r->context, set_up_batches(r));
+}
+
+static ndm_status set_up(ndm_training *r, bool dry)
+{
+    bool quiet = ndm_option_bool(r->options, "quiet");
+
+    NDM_TRY(dry ? ndm_setup_dry_context(r->options, &r->context)
+                : ndm_setup_context(r->options, &r->context));
+    NDM_TRY(ndm_training_find_resume(r));
+    NDM_TRY(build(r, dry));
+    if (dry)
+        return NDM_OK;
     ndm_progress_init(&r->progress, quiet ? NULL : stderr, ndm_option_int64(r->options, "steps"),
                       ndm_option_int64(r->options, "log-every"));
     NDM_TRY(ndm_training_open_checkpoints(r));
@@ -123,8 +136,8 @@ static ndm_status loop(ndm_training *r)
     int64_t steps = ndm_option_int64(r->options, "steps");
 
     while (ndm_trainer_steps(r->trainer) < steps && !r->last.stop) {
-        ndm_batch batch = batch_of(r, r->sequences);
-        NDM_TRY(ndm_context_agree(r->context, read_samples(r)));
+        ndm_batch batch = ndm_training_batch(r);
+        NDM_TRY(ndm_context_agree(r->context, ndm_training_read_samples(r)));
         NDM_TRY(ndm_trainer_step(r->trainer, &batch, &r->last));
         r->samples += ndm_data_global_batch(&r->split);
         NDM_TRY(ndm_context_agree(r->context, ndm_training_report_step(r)));
@@ -167,6 +180,11 @@ static ndm_status train(ndm_training *r)
 
 static void tear_down(ndm_training *r, bool failed)
 {
+    if (failed) { /* the rest may be under a collective; the process ends soon */
+        ndm_metrics_close(r->metrics);
+        ndm_context_abandon(r->context);
+        return;
+    }
     ndm_saver_destroy(r->saver);
     ndm_trainer_destroy(r->trainer);
     ndm_data_close(r->data);
@@ -174,22 +192,19 @@ static void tear_down(ndm_training *r, bool failed)
     ndm_model_destroy(r->model);
     ndm_metrics_close(r->metrics);
     free(r->buffer);
-    if (failed)
-        ndm_context_abandon(r->context);
-    else
-        ndm_context_destroy(r->context);
+    ndm_context_destroy(r->context);
 }
 
 ndm_status ndm_train_run(const ndm_options *options, FILE *out, ndm_run_outcome *outcome)
 {
     ndm_training r = {.options = options, .start_s = ndm_clock_s()};
 
-    (void)out;
-    ndm_status status = set_up(&r);
+    bool dry = ndm_option_bool(options, "dry-run");
+    ndm_status status = set_up(&r, dry);
     if (status == NDM_OK)
-        status = train(&r);
+        status = dry ? ndm_training_dry_run(&r, out) : train(&r);
     outcome->rank = r.context ? (long long)ndm_context_rank(r.context) : 0;
-    outcome->signal = caught;
+    outcome->signal = caught ? caught : SIGTERM; /* another rank's, where this one has none */
     tear_down(&r, status != NDM_OK && status != NDM_ERR_INTERRUPTED);
     return status;
 }

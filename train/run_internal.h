@@ -55,8 +55,12 @@ NDM_MUST_USE ndm_status ndm_training_save_last(ndm_training *r);
 /* Loss over the whole evaluation data, if it is due after this step, or if it is the last. */
 NDM_MUST_USE ndm_status ndm_training_evaluate_if_due(ndm_training *r, bool is_last);
 
-/* ---- run_dry.c ---- */
-NDM_MUST_USE ndm_status ndm_train_dry_run(const ndm_options *options, FILE *out,
-                                          ndm_run_outcome *outcome);
+/* ---- run.c ---- */
+/* The next step's samples of this rank into the buffer (local), and the buffer as a batch. */
+NDM_MUST_USE ndm_status ndm_training_read_samples(ndm_training *r);
+ndm_batch ndm_training_batch(const ndm_training *r);
+
+/* ---- run_dry.c: of a run that was set up on the counting device ---- */
+NDM_MUST_USE ndm_status ndm_training_dry_run(ndm_training *r, FILE *out);
 
 #endif

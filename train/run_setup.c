@@ -8,6 +8,7 @@
 #include "core/dtype.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "device/count.h"
 
 /* ---- the context -------------------------------------------------------------------------- */
 
@@ -42,7 +43,7 @@ static ndm_status read_order(const ndm_options *o, int64_t **order, size_t *n)
     return NDM_OK;
 }
 
-ndm_status ndm_setup_context(const ndm_options *o, ndm_context **context)
+static ndm_status setup_context(const ndm_options *o, bool dry, ndm_context **context)
 {
     ndm_parallelism_config p = NDM_PARALLELISM_CONFIG_INIT;
     ndm_context_options c = NDM_CONTEXT_OPTIONS_INIT;
@@ -56,8 +57,8 @@ ndm_status ndm_setup_context(const ndm_options *o, ndm_context **context)
     p.tp = ndm_option_int64(o, "tp");
     p.cp_method = (ndm_cp_method)ndm_option_enum(o, "cp-method");
     p.no_sequence_parallel = !ndm_option_bool(o, "sequence-parallel");
-    c.device = ndm_option_string(o, "backend");
-    c.collectives = ndm_option_string(o, "collectives");
+    c.device = dry ? ndm_device_count.name : ndm_option_string(o, "backend");
+    c.collectives = dry ? "count" : ndm_option_string(o, "collectives");
     c.kernels = ndm_option_string(o, "kernels");
     c.timeout_s = ndm_option_double(o, "timeout");
     c.threads = (int)ndm_option_int64(o, "threads");
@@ -71,6 +72,17 @@ ndm_status ndm_setup_context(const ndm_options *o, ndm_context **context)
     free(facts);
     free(order);
     return status;
+}
+
+ndm_status ndm_setup_context(const ndm_options *o, ndm_context **context)
+{
+    return setup_context(o, false, context);
+}
+
+ndm_status ndm_setup_dry_context(const ndm_options *o, ndm_context **context)
+{
+    NDM_TRY(ndm_device_register(&ndm_device_count));
+    return setup_context(o, true, context);
 }
 
 /* ---- the model ---------------------------------------------------------------------------- */
@@ -148,12 +160,17 @@ static ndm_status fill_model(const ndm_options *o, ndm_model *model)
     return ndm_model_load(model, folder);
 }
 
-ndm_status ndm_setup_model(const ndm_options *o, ndm_context *context, bool fill, ndm_model **model)
+ndm_status ndm_setup_empty_model(const ndm_options *o, ndm_context *context, ndm_model **model)
+{
+    return create_model(o, context, model);
+}
+
+ndm_status ndm_setup_model(const ndm_options *o, ndm_context *context, ndm_model **model)
 {
     ndm_model *m;
 
     NDM_TRY(create_model(o, context, &m));
-    ndm_status status = fill ? fill_model(o, m) : NDM_OK;
+    ndm_status status = fill_model(o, m);
     if (status != NDM_OK) {
         ndm_model_destroy(m);
         return status;

@@ -11,9 +11,13 @@
 #include "train/trainer.h"
 
 NDM_MUST_USE ndm_status ndm_setup_context(const ndm_options *options, ndm_context **context);
-/* fill: with the weights that the options ask for; a run that goes on loads them itself. */
-NDM_MUST_USE ndm_status ndm_setup_model(const ndm_options *options, ndm_context *context, bool fill,
+/* On the counting device; once in a process. */
+NDM_MUST_USE ndm_status ndm_setup_dry_context(const ndm_options *options, ndm_context **context);
+NDM_MUST_USE ndm_status ndm_setup_model(const ndm_options *options, ndm_context *context,
                                         ndm_model **model);
+/* Without weights: a run that goes on loads them from its checkpoint. */
+NDM_MUST_USE ndm_status ndm_setup_empty_model(const ndm_options *options, ndm_context *context,
+                                              ndm_model **model);
 /* list: the option that holds the files, "data" or "eval-data". */
 NDM_MUST_USE ndm_status ndm_setup_data(const ndm_options *options, const char *list,
                                        const ndm_model *model, ndm_data **data);

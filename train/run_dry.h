@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a dry run found, before it is printed. */
+#ifndef NDM_TRAIN_RUN_DRY_H
+#define NDM_TRAIN_RUN_DRY_H
+
+#include "train/run_internal.h"
+
+/* Peak bytes of a rank. */
+typedef struct ndm_dry_memory {
+    int64_t bytes[NDM_MEMORY_KIND_COUNT];
+    int64_t
+        device;   /* the peak of all kinds together: not their sum, they peak at different times */
+    int64_t host; /* copies for saves in the background */
+} ndm_dry_memory;
+
+typedef struct ndm_dry_report {
+    const ndm_training *run;
+    ndm_dry_memory mine, worst;
+    const char *backend; /* of groups that one host holds */
+} ndm_dry_report;
+
+void ndm_dry_print_text(const ndm_dry_report *report, FILE *out);
+NDM_MUST_USE ndm_status ndm_dry_print_json(const ndm_dry_report *report, FILE *out);
+
+#endif
