@@ -104,7 +104,7 @@ static void release(ndm_task *task)
     ndm_run *run = (ndm_run *)task;
 
     if (!run->done) {
-        run->comm->broken = true;
+        run->comm->broken = run->comm->world->failed = true;
         ndm_flight_set(&run->comm->world->flight, run->flight, NDM_FLIGHT_FAILED);
     }
     run->ops->finish(run);

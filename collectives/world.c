@@ -12,10 +12,12 @@
 #include "collectives/comms.h"
 #include "collectives/schedule.h"
 #include "collectives/stall.h"
+#include "core/error.h"
 #include "core/hash.h"
 #include "core/text.h"
 
 static const int64_t DEFAULT_TIMEOUT_NS = 600ll * 1000 * 1000 * 1000;
+static const int64_t PARTING_NS = 2000000000;
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
@@ -166,25 +168,43 @@ ndm_status ndm_world_join(const ndm_world_options *options, ndm_world **world)
     return NDM_OK;
 }
 
-void ndm_world_leave(ndm_world *world)
+/* A rank that does not come is left behind: who leaves has no use for an error. After this barrier
+ * nobody sends, so what is there belongs to collectives that failed, and notices. */
+static void part(ndm_world *world)
 {
     ndm_collective_args barrier = {.kind = NDM_BARRIER};
 
+    if (!world->p2p || ndm_comm_host_run(world->comm, &barrier) != NDM_OK)
+        return;
+    ndm_p2p_drain(world->p2p);
+    ndm_world_leave_mpi(world);
+}
+
+void ndm_world_leave(ndm_world *world)
+{
     if (!world)
         return;
-    /* A rank that does not come is left behind: who leaves has no use for an error. After this
-     * barrier nobody sends, so what is there belongs to collectives that failed, and notices. */
-    if (world->p2p && ndm_comm_host_run(world->comm, &barrier) == NDM_OK) {
-        ndm_p2p_drain(world->p2p);
-        ndm_world_leave_mpi(world);
-    }
+    part(world);
     destroy(world);
 }
 
+/* A launcher kills the ranks that are left when one ends without having left MPI, and reports that
+ * signal instead of the exit code. So ranks that failed alike leave it together. */
 void ndm_world_abandon(ndm_world *world)
 {
-    if (world)
-        destroy(world);
+    ndm_error kept;
+
+    if (!world)
+        return;
+    if (!world->failed) {
+        ndm_error_keep(&kept);
+        world->comms = NULL; /* what is queued may be about memory that is gone */
+        if (world->timeout_ns > PARTING_NS)
+            world->timeout_ns = PARTING_NS;
+        part(world);
+        ndm_error_restore(&kept);
+    }
+    destroy(world);
 }
 
 /* ---- facts ----------------------------------------------------------------------------------- */

@@ -23,6 +23,7 @@ struct ndm_world {
     ndm_comm *comm;        /* all ranks; carries exchange, agree, verify, leave */
     ndm_comms *comms;      /* list of those alive: their queues advance while the host waits here */
     uint32_t generations;  /* ndm_comms made so far */
+    bool failed;           /* a collective did not complete: nobody will come to the next one */
     ndm_flight flight;
     struct ndm_stall *stall; /* what other ranks told while this one waited */
 };

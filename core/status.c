@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The last failure's message and place, one per thread. */
-#include <ndmesh/status.h>
+#include "core/error.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { MESSAGE_BYTES = 4096, WHERE_BYTES = 128 };
-
-static _Thread_local char last_message[MESSAGE_BYTES];
-static _Thread_local char last_where[WHERE_BYTES];
+static _Thread_local char last_message[NDM_ERROR_MESSAGE_BYTES];
+static _Thread_local char last_where[NDM_ERROR_WHERE_BYTES];
 
 const char *ndm_status_name(ndm_status status)
 {
@@ -103,7 +101,7 @@ static const char *short_path(const char *file)
 
 ndm_status ndm_error_set(ndm_status status, const char *file, int line, const char *format, ...)
 {
-    char text[MESSAGE_BYTES]; /* an argument may be the previous message */
+    char text[NDM_ERROR_MESSAGE_BYTES]; /* an argument may be the previous message */
     va_list args;
     va_start(args, format);
     int length = vsnprintf(text, sizeof text, format, args);
@@ -117,4 +115,16 @@ ndm_status ndm_error_set(ndm_status status, const char *file, int line, const ch
     memcpy(last_message, text, strlen(text) + 1);
     snprintf(last_where, sizeof last_where, "%s:%d", short_path(file), line);
     return status;
+}
+
+void ndm_error_keep(ndm_error *error)
+{
+    memcpy(error->message, last_message, sizeof last_message);
+    memcpy(error->where, last_where, sizeof last_where);
+}
+
+void ndm_error_restore(const ndm_error *error)
+{
+    memcpy(last_message, error->message, sizeof last_message);
+    memcpy(last_where, error->where, sizeof last_where);
 }

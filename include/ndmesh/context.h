@@ -63,7 +63,8 @@ NDM_API NDM_MUST_USE ndm_status ndm_context_create(const ndm_parallelism_config 
  * world. NULL is fine. */
 NDM_API void ndm_context_destroy(ndm_context *context);
 
-/** After a failure: leaves without waiting for other ranks. The process should end soon. NULL is
+/** After a failure: leaves, together with the other ranks if they come within two seconds, as they
+ * do when all have failed alike. Keeps the failure's message. The process should end soon. NULL is
  * fine. */
 NDM_API void ndm_context_abandon(ndm_context *context);
 

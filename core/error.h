@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The message of the last failure, kept over calls that may fail as well. */
+#ifndef NDM_CORE_ERROR_H
+#define NDM_CORE_ERROR_H
+
+#include <ndmesh/status.h>
+
+enum { NDM_ERROR_MESSAGE_BYTES = 4096, NDM_ERROR_WHERE_BYTES = 128 };
+
+typedef struct ndm_error {
+    char message[NDM_ERROR_MESSAGE_BYTES];
+    char where[NDM_ERROR_WHERE_BYTES];
+} ndm_error;
+
+void ndm_error_keep(ndm_error *error);
+void ndm_error_restore(const ndm_error *error);
+
+#endif
