@@ -29,7 +29,8 @@ static ndm_status check_param(const ndm_linear *l, int i, int ndim)
     if (spec->ndim != ndim)
         NDM_FAIL(NDM_ERR_USAGE, "linear: %s has %d dimensions; a %s has %d", spec->name, spec->ndim,
                  ndim == 2 ? "weight" : "bias", ndim);
-    if (spec->role == NDM_ROLE_VOCAB || spec->role != role_of(l))
+    bool whole_bias = ndim == 1 && role_of(l) == NDM_ROLE_ROW && spec->role == NDM_ROLE_REPLICATED;
+    if (spec->role == NDM_ROLE_VOCAB || (spec->role != role_of(l) && !whole_bias))
         NDM_FAIL(NDM_ERR_USAGE,
                  "linear: the role of %s is not that of %s, or is no linear's; column, row and "
                  "replicated are",
