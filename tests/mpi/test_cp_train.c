@@ -47,6 +47,7 @@ enum { JOBS = sizeof jobs / sizeof jobs[0] };
 
 typedef struct outcome {
     ndm_status status;
+    char message[256];
     ndm_step_result steps[STEPS];
 } outcome;
 
@@ -121,6 +122,8 @@ static outcome run(const job *j, const ndm_parallelism_config *mesh, MPI_Comm co
     options.mpi_comm = &comm;
     must(ndm_context_create(mesh, &options, &context));
     o.status = train(j, context, &o);
+    if (o.status != NDM_OK)
+        snprintf(o.message, sizeof o.message, "%s", ndm_error_message());
     ndm_context_destroy(context);
     return o;
 }
@@ -145,7 +148,7 @@ static bool same(const outcome *a, const outcome *b)
 static void every_method_trains_like_one_rank(void **state)
 {
     ndm_parallelism_config one = NDM_PARALLELISM_CONFIG_INIT, mesh = one;
-    char text[160];
+    char text[400];
 
     (void)state;
     one.dp_shard = 1;
@@ -155,9 +158,9 @@ static void every_method_trains_like_one_rank(void **state)
         outcome expected = run(&jobs[i], &one, MPI_COMM_SELF);
         for (int m = 0; m < METHODS; m++) {
             mesh.cp_method = (ndm_cp_method)m;
-            snprintf(text, sizeof text, "%s: %s, seed %llu", jobs[i].name, methods[m],
-                     (unsigned long long)seed());
             outcome o = run(&jobs[i], &mesh, MPI_COMM_WORLD);
+            snprintf(text, sizeof text, "%s: %s, seed %llu %s", jobs[i].name, methods[m],
+                     (unsigned long long)seed(), o.message);
             if (mesh.cp == 3 && mesh.cp_method == NDM_CP_METHOD_ULYSSES) /* 4 heads */
                 check_all_at(o.status == NDM_ERR_CONFIG, text, __FILE__, __LINE__);
             else
