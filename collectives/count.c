@@ -1,19 +1,61 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Backend of the counting device: collectives are counted by the front end, and move nothing. */
+/* Backend of the counting device: collectives are counted by the front end and move nothing, and
+ * memory is taken as the real backend takes it. */
 #include "collectives/count.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "collectives/shm.h"
+#include "core/dtype.h"
 
-int64_t ndm_count_staging_bytes(const ndm_comm *comm, const char *backend)
+extern const ndm_comm_backend ndm_comm_backend_shm;
+
+/* As in algo_reduce_scatter.c and algo_all_reduce.c. */
+enum { STAGING_HALF_BYTES = 2 << 20, CHUNK_ALIGN = 64, CHUNK_MIN = 1024, SMALL_BYTES = 32 << 10 };
+
+static const char *mimicked = "auto";
+
+/* comm->state */
+typedef struct count_comm {
+    ndm_staging staging; /* first: of schedules that the host runs on this communicator */
+    bool shared;         /* as shm */
+    int64_t bytes;       /* of staging, accounted */
+} count_comm;
+
+void ndm_count_mimic(const char *backend)
 {
-    enum { MESSAGE_BYTES = 4 << 20 };
+    mimicked = backend;
+}
+
+static bool is_one_node(const ndm_comm *comm)
+{
+    const ndm_rank_facts *ranks = comm->world->ranks;
+
+    for (int64_t i = 1; i < comm->size; i++)
+        if (ranks[comm->ranks[i]].node != ranks[comm->ranks[0]].node)
+            return false;
+    return comm->size <= NDM_SHM_MAX_MEMBERS;
+}
+
+static bool would_share(const ndm_comm *comm)
+{
+    char why[256];
+
+    if (comm->size == 1 || (strcmp(mimicked, "auto") != 0 && strcmp(mimicked, "shm") != 0))
+        return false;
+    return is_one_node(comm) &&
+           ndm_comm_backend_shm.probe(comm->world, comm->owner->device, why, sizeof why);
+}
+
+const char *ndm_count_mimicked(const ndm_comm *comm)
+{
+    const count_comm *c = comm->state;
 
     if (comm->size == 1)
-        return 0;
-    return strcmp(backend, "shm") == 0 ? (int64_t)sizeof(ndm_shm_area) : MESSAGE_BYTES;
+        return "self";
+    return c->shared ? "shm" : strcmp(mimicked, "auto") == 0 ? "mpi" : mimicked;
 }
 
 static bool probe(ndm_world *world, ndm_device *device, char *why, size_t why_bytes)
@@ -25,20 +67,69 @@ static bool probe(ndm_world *world, ndm_device *device, char *why, size_t why_by
     return counting;
 }
 
+/* Staging is kept, and only grows. */
+static void grow(ndm_comm *comm, int64_t bytes)
+{
+    count_comm *c = comm->state;
+
+    if (bytes <= c->bytes)
+        return;
+    ndm_device_account(comm->owner->device, NDM_MEMORY_COMM, bytes - c->bytes);
+    c->bytes = bytes;
+}
+
+/* Staging to sum a block of elements over n ranks by messages. */
+static int64_t reduction_bytes(int64_t block, int64_t size, int64_t n)
+{
+    int64_t chunk = STAGING_HALF_BYTES / size / (n - 1) / CHUNK_ALIGN * CHUNK_ALIGN;
+
+    chunk = chunk < CHUNK_MIN ? CHUNK_MIN : chunk;
+    chunk = chunk < block ? chunk : block;
+    return (chunk < block ? 2 : 1) * (n - 1) * chunk * size;
+}
+
+static int64_t message_bytes(const ndm_comm *comm, const ndm_collective_args *a)
+{
+    int64_t n = comm->size, size = (int64_t)ndm_dtype_bytes(a->dtype);
+    int64_t block = ((a->count + n - 1) / n + CHUNK_ALIGN - 1) / CHUNK_ALIGN * CHUNK_ALIGN;
+
+    if (n == 1 || (a->kind != NDM_REDUCE_SCATTER && a->kind != NDM_ALL_REDUCE))
+        return 0;
+    if (a->kind == NDM_REDUCE_SCATTER)
+        return reduction_bytes(a->count, size, n);
+    return a->count * size <= SMALL_BYTES ? n * a->count * size : reduction_bytes(block, size, n);
+}
+
 static ndm_status comm_init(ndm_comm *comm)
 {
-    (void)comm;
+    count_comm *c = calloc(1, sizeof *c);
+
+    if (!c)
+        NDM_FAIL(NDM_ERR_MEMORY, "comm: no memory for communicator %s", comm->name);
+    c->shared = would_share(comm);
+    comm->state = c;
+    if (c->shared)
+        grow(comm, (int64_t)sizeof(ndm_shm_area));
     return NDM_OK;
 }
 
 static void comm_finish(ndm_comm *comm)
 {
-    (void)comm;
+    count_comm *c = comm->state;
+
+    ndm_device_account(comm->owner->device, NDM_MEMORY_COMM, -c->bytes);
+    ndm_staging_finish(comm, &c->staging);
+    free(c);
+    comm->state = NULL;
 }
 
 static ndm_status run(ndm_comm *comm, const ndm_collective_args *args, ndm_stream *stream)
 {
-    (void)args, (void)stream;
+    const count_comm *c = comm->state;
+
+    (void)stream;
+    if (!c->shared)
+        grow(comm, message_bytes(comm, args));
     comm->started++;
     return NDM_OK;
 }
@@ -46,6 +137,10 @@ static ndm_status run(ndm_comm *comm, const ndm_collective_args *args, ndm_strea
 static ndm_status window_alloc(ndm_comm *comm, int64_t bytes_per_rank, ndm_memory_kind kind,
                                void **all)
 {
+    const count_comm *c = comm->state;
+
+    if (!c->shared)
+        NDM_FAIL(NDM_ERR_UNSUPPORTED, "comm: %s has no shared memory", comm->name);
     return ndm_device_alloc(comm->owner->device, bytes_per_rank, kind, all);
 }
 

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the counting backend knows of the others. */
+/* The counting backend takes memory as another one would. */
 #ifndef NDM_COLLECTIVES_COUNT_H
 #define NDM_COLLECTIVES_COUNT_H
 
 #include "collectives/comm.h"
 
-/* Bytes of staging that a group has with a backend: exact for shm; a bound for messages, whose
- * reductions take two halves of 2 MiB. */
-int64_t ndm_count_staging_bytes(const ndm_comm *comm, const char *backend);
+/* Whom to count for: a backend's name, or "auto" (at first). Process-wide, as a dry run is. */
+void ndm_count_mimic(const char *backend);
+
+/* The backend that a group's collectives are counted for. */
+const char *ndm_count_mimicked(const ndm_comm *comm);
 
 #endif

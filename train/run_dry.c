@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectives/count.h"
 #include "core/file.h"
 #include "device/count.h"
 #include "model/model.h"
@@ -35,32 +34,6 @@ static ndm_status count_step(ndm_training *r)
 }
 
 /* ---- memory ------------------------------------------------------------------------------- */
-
-/* What groups of ranks would be served by: the best backend for this world. */
-static const char *real_backend(const ndm_training *r)
-{
-    const char *asked = ndm_option_string(r->options, "collectives");
-    const ndm_comm_backend *best = NULL;
-    char why[256];
-
-    if (strcmp(asked, "auto") != 0)
-        return asked;
-    for (const ndm_comm_backend *const *b = ndm_comm_backend_list(); *b; b++)
-        if (!(*b)->any_world &&
-            (*b)->probe(r->context->world, r->context->device, why, sizeof why) &&
-            (!best || (*b)->priority > best->priority))
-            best = *b;
-    return best ? best->name : "none";
-}
-
-static void account_staging(ndm_training *r, const char *backend)
-{
-    const ndm_comm *comm;
-
-    for (int64_t i = 0; (comm = ndm_comms_at(r->context->comms, i)) != NULL; i++)
-        ndm_device_account(r->context->device, NDM_MEMORY_COMM,
-                           ndm_count_staging_bytes(comm, backend));
-}
 
 /* Weights and two moments of what this rank writes. */
 static int64_t copy_bytes(const ndm_training *r)
@@ -102,9 +75,8 @@ static ndm_status measure(ndm_dry_report *d, ndm_training *r)
 
 static ndm_status report(ndm_training *r, FILE *out)
 {
-    ndm_dry_report d = {.run = r, .backend = real_backend(r)};
+    ndm_dry_report d = {.run = r};
 
-    account_staging(r, d.backend);
     NDM_TRY(measure(&d, r));
     if (ndm_context_rank(r->context) != 0)
         return NDM_OK;

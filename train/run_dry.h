@@ -16,7 +16,6 @@ typedef struct ndm_dry_memory {
 typedef struct ndm_dry_report {
     const ndm_training *run;
     ndm_dry_memory mine, worst;
-    const char *backend; /* of groups that one host holds */
 } ndm_dry_report;
 
 void ndm_dry_print_text(const ndm_dry_report *report, FILE *out);

@@ -2,7 +2,7 @@
 /* Prints a dry run: the chain from config to kernel, and bytes per rank. */
 #include <inttypes.h>
 
-#include "core/dtype.h"
+#include "collectives/count.h"
 #include "core/text.h"
 #include "model/model.h"
 #include "train/run_dry.h"
@@ -61,15 +61,15 @@ static void text_mesh(const ndm_training *r, FILE *out)
     fputc('\n', out);
 }
 
-static void text_comms(const ndm_dry_report *d, FILE *out)
+static void text_comms(const ndm_training *r, FILE *out)
 {
     const ndm_comm *comm;
     const char *head = "communicators";
 
-    for (int64_t i = 0; (comm = ndm_comms_at(d->run->context->comms, i)) != NULL; i++) {
+    for (int64_t i = 0; (comm = ndm_comms_at(r->context->comms, i)) != NULL; i++) {
         if (ndm_comm_size(comm) == 1)
             continue;
-        fprintf(out, "%-14s %s (%s): ranks", head, ndm_comm_name(comm), d->backend);
+        fprintf(out, "%-14s %s (%s): ranks", head, ndm_comm_name(comm), ndm_count_mimicked(comm));
         for (int64_t m = 0; m < ndm_comm_size(comm) && m < RANKS_SHOWN; m++)
             fprintf(out, " %" PRId64, ndm_comm_world_rank(comm, m));
         fputs(ndm_comm_size(comm) > RANKS_SHOWN ? " ...\n" : "\n", out);
@@ -130,7 +130,7 @@ void ndm_dry_print_text(const ndm_dry_report *report, FILE *out)
 {
     text_config(report->run, out);
     text_mesh(report->run, out);
-    text_comms(report, out);
+    text_comms(report->run, out);
     text_strategies(report->run, out);
     text_units(report->run, out);
     text_ops(report->run, out);
@@ -164,16 +164,16 @@ static void json_mesh(const ndm_training *r, ndm_json *json)
     ndm_json_end_object(json);
 }
 
-static void json_comms(const ndm_dry_report *d, ndm_json *json)
+static void json_comms(const ndm_training *r, ndm_json *json)
 {
     const ndm_comm *comm;
 
     ndm_json_key(json, "communicators");
     ndm_json_begin_array(json);
-    for (int64_t i = 0; (comm = ndm_comms_at(d->run->context->comms, i)) != NULL; i++) {
+    for (int64_t i = 0; (comm = ndm_comms_at(r->context->comms, i)) != NULL; i++) {
         ndm_json_begin_object(json);
         ndm_json_key_string(json, "name", ndm_comm_name(comm));
-        ndm_json_key_string(json, "backend", ndm_comm_size(comm) > 1 ? d->backend : "self");
+        ndm_json_key_string(json, "backend", ndm_count_mimicked(comm));
         ndm_json_key(json, "ranks");
         ndm_json_begin_array(json);
         for (int64_t m = 0; m < ndm_comm_size(comm); m++)
@@ -245,7 +245,7 @@ ndm_status ndm_dry_print_json(const ndm_dry_report *report, FILE *out)
     ndm_json_begin_object(&json);
     json_config(report->run, &json);
     json_mesh(report->run, &json);
-    json_comms(report, &json);
+    json_comms(report->run, &json);
     json_strategies(report->run, &json);
     json_units(report->run, &json);
     json_ops(report->run, &json);

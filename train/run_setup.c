@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "collectives/count.h"
 #include "core/dtype.h"
 #include "core/file.h"
 #include "core/log.h"
@@ -82,6 +83,7 @@ ndm_status ndm_setup_context(const ndm_options *o, ndm_context **context)
 ndm_status ndm_setup_dry_context(const ndm_options *o, ndm_context **context)
 {
     NDM_TRY(ndm_device_register(&ndm_device_count));
+    ndm_count_mimic(ndm_option_string(o, "collectives"));
     return setup_context(o, true, context);
 }
 
