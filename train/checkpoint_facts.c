@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trainer.json: the run's state, what it was saved from, and the hashes that the rest hangs on. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -155,7 +156,7 @@ static ndm_status read_mesh(const json_t *root, int64_t *mesh, const char *path)
 
 static ndm_status read_document(json_t *root, ndm_checkpoint_facts *f, const char *path)
 {
-    const char *dtype, *hash;
+    const char *dtype, *hash, *version;
     int64_t seed;
 
     NDM_TRY(check_document(root, path));
@@ -164,6 +165,8 @@ static ndm_status read_document(json_t *root, ndm_checkpoint_facts *f, const cha
     NDM_TRY(ndm_json_get_int64(root, "samples", true, 0, &f->state.samples, path));
     NDM_TRY(ndm_json_get_int64(root, "seed", true, 0, &seed, path));
     f->state.seed = (uint64_t)seed;
+    NDM_TRY(ndm_json_get_string(root, "version", true, NULL, &version, path));
+    snprintf(f->version, sizeof f->version, "%s", version);
     NDM_TRY(ndm_json_get_string(root, "model_dtype", true, NULL, &dtype, path));
     NDM_TRY(ndm_dtype_parse(dtype, &f->model_dtype));
     NDM_TRY(ndm_json_get_string(root, "checksums_xxh3_128", true, NULL, &hash, path));

@@ -58,6 +58,7 @@ NDM_MUST_USE ndm_status ndm_checkpoint_check_space(const char *folder, int64_t b
 /* What trainer.json holds besides the options. */
 typedef struct ndm_checkpoint_facts {
     ndm_checkpoint_state state;
+    char version[32];            /* of ndmesh that saved it */
     ndm_dtype model_dtype;       /* of the model's own files: what an export gives */
     ndm_trainer_options trainer; /* for the reader; a run goes on with its own */
     int64_t mesh[NDM_AXIS_COUNT];

@@ -7,24 +7,17 @@
 
 #include "core/file.h"
 #include "model/model.h"
-#include "train/checkpoint_files.h"
+#include "train/checkpoint_tools.h"
 #include "train/trainer.h"
 
-/* One stem of a checkpoint, open behind its checksums. */
-typedef struct input {
-    ndm_verified verified;
-    ndm_safetensors *reader;
-    const char *suffix;
-} input;
-
-static void input_close(input *in)
+void ndm_checkpoint_input_close(ndm_checkpoint_input *in)
 {
     ndm_safetensors_close(in->reader);
     ndm_verified_finish(&in->verified);
 }
 
 /* Headers were parsed at open, as those of any file; here their bytes are verified too. */
-static ndm_status verify_headers(const input *in)
+static ndm_status verify_headers(const ndm_checkpoint_input *in)
 {
     ndm_status status = NDM_OK;
 
@@ -44,15 +37,16 @@ static ndm_status verify_headers(const input *in)
     return status;
 }
 
-static ndm_status input_open(const char *path, const ndm_sums *sums, int stem, input *in)
+ndm_status ndm_checkpoint_input_open(const char *path, const ndm_sums *sums, int stem,
+                                     ndm_checkpoint_input *in)
 {
-    *in = (input){.suffix = ndm_checkpoint_stems[stem].suffix};
+    *in = (ndm_checkpoint_input){.suffix = ndm_checkpoint_stems[stem].suffix};
     NDM_TRY(ndm_safetensors_open_stem(path, ndm_checkpoint_stems[stem].stem, &in->reader));
     in->verified = (ndm_verified){.sums = sums, .reader = in->reader};
     ndm_safetensors_set_source(in->reader, ndm_verified_read, &in->verified);
     ndm_status status = verify_headers(in);
     if (status != NDM_OK)
-        input_close(in);
+        ndm_checkpoint_input_close(in);
     return status;
 }
 
@@ -61,14 +55,14 @@ static ndm_status input_open(const char *path, const ndm_sums *sums, int stem, i
 static ndm_status read_range(void *user, const ndm_param_spec *spec, int64_t first, int64_t count,
                              float *values)
 {
-    const input *in = user;
+    const ndm_checkpoint_input *in = user;
     char name[1024];
 
     snprintf(name, sizeof name, "%s%s", spec->name, in->suffix);
     return ndm_safetensors_read(in->reader, name, first, count, values, NDM_F32);
 }
 
-static ndm_status check_shapes(const ndm_unit *unit, const input *in)
+static ndm_status check_shapes(const ndm_unit *unit, const ndm_checkpoint_input *in)
 {
     const ndm_tensor_info *info;
     char name[1024];
@@ -81,7 +75,7 @@ static ndm_status check_shapes(const ndm_unit *unit, const input *in)
     return NDM_OK;
 }
 
-static ndm_status load_moment(ndm_trainer *t, input *in, ndm_moment moment)
+static ndm_status load_moment(ndm_trainer *t, ndm_checkpoint_input *in, ndm_moment moment)
 {
     int64_t n;
     ndm_unit *const *units = ndm_model_units(ndm_trainer_model(t), &n);
@@ -95,12 +89,12 @@ static ndm_status load_moment(ndm_trainer *t, input *in, ndm_moment moment)
 
 static ndm_status load_stem(ndm_trainer *t, const char *path, const ndm_sums *sums, int stem)
 {
-    input in;
+    ndm_checkpoint_input in;
 
-    NDM_TRY(input_open(path, sums, stem, &in));
+    NDM_TRY(ndm_checkpoint_input_open(path, sums, stem, &in));
     ndm_status status = stem == 0 ? ndm_model_load_from(ndm_trainer_model(t), in.reader)
                                   : load_moment(t, &in, stem == 1 ? NDM_EXP_AVG : NDM_EXP_AVG_SQ);
-    input_close(&in);
+    ndm_checkpoint_input_close(&in);
     return status;
 }
 
