@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Norm, optimizer, schedule and first weights: the same on every mesh. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/dtype.h"
+#include "session.h"
+#include "train/trainer.h"
+
+static bool first_rank(void)
+{
+    return ndm_world_rank(world) == 0;
+}
+
+/* ---- 12: the norm -----------------------------------------------------------------------------
+ */
+
+static ndm_status add_squares(void *user, const ndm_param_spec *spec, int64_t first, int64_t count,
+                              float *values)
+{
+    double *sum = user;
+
+    (void)spec;
+    (void)first;
+    for (int64_t i = 0; i < count; i++)
+        *sum += (double)values[i] * (double)values[i];
+    return NDM_OK;
+}
+
+/* From every logical element once, as files are written. */
+typedef struct gradients {
+    ndm_model *model;
+    double norm;
+} gradients;
+
+static ndm_status measure(void *user)
+{
+    gradients *g = user;
+    double mine = 0.0, sum;
+    int64_t n_units;
+    ndm_unit *const *units = ndm_model_units(g->model, &n_units);
+
+    for (int64_t u = 0; u < n_units; u++)
+        NDM_TRY(ndm_unit_write(units[u], NDM_UNIT_GRADS, add_squares, &mine));
+    MPI_Allreduce(&mine, &sum, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+    g->norm = sqrt(sum);
+    return NDM_OK;
+}
+
+static void check_norm(const task *t)
+{
+    const MPI_Comm all = MPI_COMM_WORLD;
+    ndm_step_result result = {0};
+    session s;
+
+    if (task_refused(t))
+        return;
+    ok_all(session_open(t, &all, &s));
+    gradients g = {.model = s.model};
+    ndm_trainer_before_update(s.trainer, measure, &g);
+    ok_all(session_step(&s, 0, &result));
+    check_all(g.norm > 0.0 && fabs(result.grad_norm - g.norm) <= 1e-6 * g.norm);
+    session_close(&s);
+}
+
+static void case_12_the_norm_counts_every_parameter_once(void **state)
+{
+    task t = task_default();
+    variant_list meshes;
+
+    (void)state;
+    t.trainer.optimizer.grad_clip = 0.05; /* is at work, so that weights would differ as well */
+    list_meshes(ndm_world_size(world), &meshes);
+    for (int64_t i = 0; i < meshes.n; i++) {
+        const int64_t *m = meshes.items[i].mesh;
+        t.shape.tied = i % 2; /* a tied table counts once */
+        t = task_on(t, m[0], m[1], m[2], m[3]);
+        check_norm(&t);
+        check_like_one_rank(&t);
+    }
+    free(meshes.items);
+}
+
+/* ---- 13: every parameter learns ----------------------------------------------------------------
+ */
+
+static void check_all_change(const task *t)
+{
+    record r;
+
+    if (task_refused(t))
+        return;
+    ok_all(task_run(t, MPI_COMM_WORLD, &r));
+    int64_t unchanged = 0;
+    for (int64_t i = 0; first_rank() && i < r.total; i++)
+        unchanged += r.start[i] == r.end[i];
+    check_all(unchanged == 0);
+    record_finish(&r);
+}
+
+static void case_13_every_parameter_changes(void **state)
+{
+    task t = task_default();
+    variant_list meshes;
+
+    (void)state;
+    t.shape = (shape){.hidden = 16,
+                      .layers = 1,
+                      .heads = 8,
+                      .kv_heads = 1,
+                      .head_dim = 4,
+                      .ffn = 20,
+                      .vocab = 10,
+                      .tied = true,
+                      .pad_token = -1};
+    t.trainer.optimizer.weight_decay = 0.0; /* gradients alone move weights */
+    list_meshes(ndm_world_size(world), &meshes);
+    for (int64_t i = 0; i < meshes.n; i++) {
+        const int64_t *m = meshes.items[i].mesh;
+        t = task_on(t, m[0], m[1], m[2], m[3]);
+        check_all_change(&t);
+    }
+    free(meshes.items);
+}
+
+/* ---- 14, 15: units by themselves ---------------------------------------------------------------
+ */
+
+typedef struct solo {
+    session session;
+    ndm_unit *unit;
+    ndm_optimizer *optimizer;
+} solo;
+
+static void open_solo(int64_t numel, ndm_dtype dtype, solo *s)
+{
+    const MPI_Comm all = MPI_COMM_WORLD;
+    ndm_param_spec spec = {.name = "p", .ndim = 1, .shape = {numel}, .init_mean = 1.0f};
+    task t = task_on(task_default(), 1, ndm_world_size(world), 1, 1);
+
+    t.fsdp.param_dtype = dtype;
+    ok_all(session_open(&t, &all, &s->session));
+    ok_all(ndm_unit_create(s->session.context, "u", &spec, 1, &t.fsdp, &s->unit));
+    ok_all(ndm_unit_init(s->unit, 1));
+    ok_all(ndm_optimizer_create(s->session.context, &s->unit, 1, &s->optimizer));
+}
+
+static void close_solo(solo *s)
+{
+    ndm_optimizer_destroy(s->optimizer);
+    ndm_unit_destroy(s->unit);
+    session_close(&s->session);
+}
+
+/* A step with a gradient of 1 in every element, from one rank of all. */
+static void step_solo(solo *s, int64_t numel, double lr)
+{
+    ndm_step_options options = NDM_STEP_OPTIONS_INIT;
+    ndm_stream *stream = s->unit->context->compute;
+    float *ones = calloc((size_t)numel, sizeof *ones);
+    double norm;
+
+    if (!ones)
+        die("no memory for a gradient");
+    for (int64_t i = 0; first_rank() && i < numel; i++)
+        ones[i] = 1.0f;
+    options.lr = lr;
+    options.weight_decay = 0.0;
+    options.grad_clip = 0.0;
+    must(ndm_unit_grads_begin(s->unit, stream));
+    must(ndm_copy(stream, ndm_unit_grad(s->unit, 0), ones, numel * (int64_t)sizeof *ones,
+                  NDM_HOST_TO_DEVICE));
+    must(ndm_unit_reduce_grads(s->unit, stream));
+    must(ndm_optimizer_step(s->optimizer, &options, NULL, 0, &norm));
+    if (fabs(norm - sqrt((double)numel)) > 1e-6)
+        die("the norm of %lld ones is %g", (long long)numel, norm);
+    free(ones);
+}
+
+/* The gathered parameter, as the models read it, from bf16 or fp32. */
+static void read_solo(solo *s, int64_t numel, float *values)
+{
+    ndm_stream *stream = s->unit->context->compute;
+    ndm_dtype dtype = s->unit->fsdp.param_dtype;
+    unsigned char raw[256 * sizeof(float)];
+
+    must(ndm_unit_unshard(s->unit, stream));
+    must(ndm_copy(stream, raw, ndm_unit_weight(s->unit, 0), numel * (int64_t)ndm_dtype_bytes(dtype),
+                  NDM_DEVICE_TO_HOST));
+    must(ndm_stream_synchronize(stream));
+    must(ndm_unit_reshard(s->unit, stream));
+    ndm_convert(raw, dtype, values, NDM_F32, numel);
+}
+
+/* 1,000 steps of 1e-5 from 1: bf16, whose numbers below 1 are 2^-8 apart, would not move. */
+static void case_14_master_weights_are_fp32(void **state)
+{
+    float values[130];
+    solo s;
+
+    (void)state;
+    open_solo(130, NDM_BF16, &s);
+    for (int i = 0; i < 1000; i++)
+        step_solo(&s, 130, 1e-5);
+    read_solo(&s, 130, values);
+    for (int i = 0; i < 130; i++)
+        values[0] = fmaxf(values[0], fabsf(values[i] - 0.99f) < 0.004f ? 0.0f : 2.0f);
+    check_all(values[0] < 1.0f);
+    close_solo(&s);
+}
+
+static void case_15_fewer_elements_than_ranks(void **state)
+{
+    const int64_t sizes[] = {1, 2, 3, 65};
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        float values[65];
+        bool right = true;
+        solo s;
+        open_solo(sizes[i], NDM_F32, &s);
+        step_solo(&s, sizes[i], 0.125);
+        read_solo(&s, sizes[i], values);
+        for (int64_t j = 0; j < sizes[i]; j++)
+            right = right && fabsf(values[j] - 0.875f) < 1e-6f;
+        check_all(right);
+        close_solo(&s);
+    }
+}
+
+/* ---- 16: the schedule ---------------------------------------------------------------------------
+ */
+
+static void check_schedule(const task *t)
+{
+    const MPI_Comm all = MPI_COMM_WORLD;
+    const double want[] = {0.005, 0.01, 0.01 * 5 / 8, 0.01 / 4};
+    ndm_step_result result = {0};
+    session s;
+
+    ok_all(session_open(t, &all, &s));
+    for (int64_t step = 0; step < 4; step++) {
+        ok_all(session_step(&s, step, &result));
+        check_all(result.step == step + 1 && fabs(result.lr - want[step]) < 1e-12);
+        check_all(result.tokens_total == (step + 1) * t->batch * t->seq_len);
+    }
+    session_close(&s);
+}
+
+/* Two steps of warm-up, then linear to a quarter over two more. */
+static void case_16_a_schedule_counts_optimizer_steps(void **state)
+{
+    int64_t n = ndm_world_size(world);
+    task t = task_default();
+
+    (void)state;
+    t.steps = 4;
+    t.trainer.lr_schedule = NDM_LR_LINEAR;
+    t.trainer.warmup = 2;
+    t.trainer.min_lr_ratio = 0.25;
+    for (t.accum = 1; t.accum <= 3; t.accum += 2) {
+        t = task_on(t, 1, n, 1, 1);
+        check_schedule(&t);
+        t = task_on(t, 1, 1, n, 1);
+        check_schedule(&t);
+    }
+}
+
+/* ---- 41: first weights
+ * --------------------------------------------------------------------------- */
+
+static void case_41_initial_weights_are_the_same_bits(void **state)
+{
+    task t = task_default();
+
+    (void)state;
+    t.steps = 0;
+    check_every_mesh(t);
+    t.shape.tied = true;
+    t.shape.vocab = 10;
+    check_every_mesh(t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(case_12_the_norm_counts_every_parameter_once),
+        cmocka_unit_test(case_13_every_parameter_changes),
+        cmocka_unit_test(case_14_master_weights_are_fp32),
+        cmocka_unit_test(case_15_fewer_elements_than_ranks),
+        cmocka_unit_test(case_16_a_schedule_counts_optimizer_steps),
+        cmocka_unit_test(case_41_initial_weights_are_the_same_bits),
+    };
+
+    return harness_run("optimizer", tests);
+}
