@@ -20,6 +20,16 @@ static ndm_role role_of(const ndm_linear *l)
 
 /* ---- checks ------------------------------------------------------------------------------- */
 
+/* A row linear's bias is whole on every rank, and may say so. */
+static bool role_fits(const ndm_linear *l, const ndm_param_spec *spec)
+{
+    ndm_role role = role_of(l);
+
+    if (spec->ndim == 1 && role == NDM_ROLE_ROW && spec->role == NDM_ROLE_REPLICATED)
+        return true;
+    return spec->role == role && role != NDM_ROLE_VOCAB;
+}
+
 static ndm_status check_param(const ndm_linear *l, int i, int ndim)
 {
     if (i < 0 || i >= l->unit->n_params)
@@ -29,8 +39,7 @@ static ndm_status check_param(const ndm_linear *l, int i, int ndim)
     if (spec->ndim != ndim)
         NDM_FAIL(NDM_ERR_USAGE, "linear: %s has %d dimensions; a %s has %d", spec->name, spec->ndim,
                  ndim == 2 ? "weight" : "bias", ndim);
-    bool whole_bias = ndim == 1 && role_of(l) == NDM_ROLE_ROW && spec->role == NDM_ROLE_REPLICATED;
-    if (spec->role == NDM_ROLE_VOCAB || (spec->role != role_of(l) && !whole_bias))
+    if (!role_fits(l, spec))
         NDM_FAIL(NDM_ERR_USAGE,
                  "linear: the role of %s is not that of %s, or is no linear's; column, row and "
                  "replicated are",

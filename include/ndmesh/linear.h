@@ -34,8 +34,8 @@ typedef struct ndm_linear {
     ndm_unit *unit;
     int n;                      /**< matrices, 1 to NDM_LINEAR_MAX, all of one role */
     int weight[NDM_LINEAR_MAX]; /**< [n] parameters of the unit, [out, in] or transposed */
-    int bias[NDM_LINEAR_MAX];   /**< [n] parameters of the unit, [out], of the weight's role; -1 =
-                                   none */
+    int bias[NDM_LINEAR_MAX];   /**< [n] parameters of the unit, [out], of the weight's role or,
+                                   with rows, replicated; -1 = none */
 } ndm_linear;
 
 /** One matrix. */
