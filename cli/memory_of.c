@@ -5,11 +5,13 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { MAX_PROCESSES = 4096 };
+enum { MAX_PROCESSES = 4096, MAX_RANKS = 512 };
 
 int64_t ndm_memory_pss_bytes(int64_t pid)
 {
@@ -82,14 +84,28 @@ int64_t ndm_memory_descendants(int64_t pid, int64_t *pids, int64_t most)
     return found;
 }
 
-int64_t ndm_memory_descendants_pss_bytes(int64_t pid, int64_t *n)
+static bool runs_this_program(int64_t pid)
 {
-    int64_t pids[512], sum = 0;
+    char path[64], own[4096], other[4096];
 
-    *n = ndm_memory_descendants(pid, pids, 512);
-    for (int64_t i = 0; i < *n; i++) {
+    snprintf(path, sizeof path, "/proc/%" PRId64 "/exe", pid);
+    ssize_t n = readlink("/proc/self/exe", own, sizeof own);
+    ssize_t m = readlink(path, other, sizeof other);
+    return n > 0 && n == m && memcmp(own, other, (size_t)n) == 0;
+}
+
+int64_t ndm_memory_tree_pss_bytes(int64_t pid, int64_t *n)
+{
+    int64_t pids[MAX_RANKS], found = ndm_memory_descendants(pid, pids, MAX_RANKS - 1), sum = 0;
+
+    pids[found++] = pid;
+    *n = 0;
+    for (int64_t i = 0; i < found; i++) {
+        if (!runs_this_program(pids[i]))
+            continue;
         int64_t bytes = ndm_memory_pss_bytes(pids[i]);
         sum += bytes > 0 ? bytes : 0;
+        *n += bytes > 0;
     }
     return sum;
 }

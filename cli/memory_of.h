@@ -9,8 +9,9 @@
  * where the kernel does not say. pid 0: this process. */
 int64_t ndm_memory_pss_bytes(int64_t pid);
 
-/* The same, summed over all descendants of pid, and how many they are. */
-int64_t ndm_memory_descendants_pss_bytes(int64_t pid, int64_t *n);
+/* The same, summed over pid and all its descendants that run this program, and how many they are: a
+ * launcher between them does not count. */
+int64_t ndm_memory_tree_pss_bytes(int64_t pid, int64_t *n);
 
 /* Descendants of pid, children first: up to most of them. */
 int64_t ndm_memory_descendants(int64_t pid, int64_t *pids, int64_t most);
