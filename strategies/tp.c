@@ -176,9 +176,21 @@ static void describe_shared(const ndm_describe_args *a, ndm_traffic_fn emit, voi
         emit(user, &t);
 }
 
+/* 4 floats a row from every rank of tp. */
+static void describe_loss(const ndm_context *context, const ndm_describe_args *a,
+                          ndm_traffic_fn emit, void *user)
+{
+    int64_t n = ndm_context_axes_size(context, NDM_AXIS_TP);
+
+    emit(user, &(ndm_traffic){"tp", "loss", NDM_FORWARD, NDM_ALL_GATHER, NDM_AXIS_TP, a->loss_calls,
+                              (n - 1) * 4 * a->loss_rows * (int64_t)sizeof(float)});
+}
+
 static void describe(const ndm_context *context, const ndm_describe_args *args, ndm_traffic_fn emit,
                      void *user)
 {
+    if (args->loss_calls > 0)
+        describe_loss(context, args, emit, user);
     if (args->column_inputs + args->row_outputs > 0)
         describe_linear(context, args, emit, user);
     if (args->unit)

@@ -8,6 +8,7 @@
 
 #include <ndmesh/context.h>
 #include <ndmesh/optimizer.h>
+#include <ndmesh/strategy.h>
 #include <ndmesh/unit.h>
 
 #ifdef __cplusplus
@@ -121,6 +122,18 @@ NDM_API NDM_MUST_USE ndm_status ndm_model_train(ndm_model *model, const ndm_batc
 
 /** Forward only. */
 NDM_API NDM_MUST_USE ndm_status ndm_model_evaluate(ndm_model *model, const ndm_batch *batch);
+
+/**
+ * The collectives of ndm_model_train() and of the reductions that belong to it, for a step of one
+ * micro-batch: what each strategy's describe() says, times its uses. Lines of one strategy, place,
+ * direction and kind may come in several parts. A trainer and its optimizer add three sums of a few
+ * bytes a step, which are not told.
+ *
+ * @param block  0 is the embedding, then layers, last the head; -1 = all of them. A unit of several
+ *               blocks is told with its first
+ */
+NDM_API void ndm_model_describe(const ndm_model *model, int64_t block, ndm_traffic_fn emit,
+                                void *user);
 
 /** This rank's accumulated sum of token losses since the last call; the sum over the world is the
  * whole. Waits for compute. */

@@ -47,7 +47,7 @@ typedef struct ndm_attention_call {
 /** One line of a strategy's account of its collectives, per unit or layer and step. */
 typedef struct ndm_traffic {
     const char *strategy;
-    const char *where; /**< "unit", "attention", "linear", "step" */
+    const char *where; /**< "unit", "attention", "linear", "loss" */
     ndm_direction direction;
     ndm_collective kind;
     ndm_axis_set axes;
@@ -64,6 +64,7 @@ typedef struct ndm_describe_args {
         kv_width; /**< elements of a row of activations; of K and V together on this rank */
     int64_t column_inputs, row_outputs; /**< split GEMM regions entered and left by a layer */
     int64_t heads, kv_heads, head_dim;  /**< of one attention on this rank; 0 = there is none */
+    int64_t loss_rows, loss_calls;      /**< rows of logits, and parts they are made in; 0 = none */
 } ndm_describe_args;
 
 typedef struct ndm_strategy {
