@@ -36,7 +36,7 @@ bool ndm_checkpoint_parse_name(const char *name, int64_t *step)
 {
     const char *digits = name + sizeof PREFIX - 1;
 
-    if (!ndm_text_starts_with(name, PREFIX) || strlen(name) >= NDM_CHECKPOINT_NAME_BYTES)
+    if (strncmp(name, PREFIX, sizeof PREFIX - 1) != 0 || strlen(name) >= NDM_CHECKPOINT_NAME_BYTES)
         return false;
     if (digits[0] == '\0' || digits[strspn(digits, "0123456789")] != '\0' || strlen(digits) > 18)
         return false;
@@ -234,7 +234,7 @@ static bool is_temporary(const char *name)
 {
     size_t n = strlen(name), m = sizeof TEMPORARY_SUFFIX - 1;
 
-    return ndm_text_starts_with(name, TEMPORARY_PREFIX) && n > m &&
+    return strncmp(name, TEMPORARY_PREFIX, sizeof TEMPORARY_PREFIX - 1) == 0 && n > m &&
            strcmp(name + n - m, TEMPORARY_SUFFIX) == 0;
 }
 

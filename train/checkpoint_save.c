@@ -191,7 +191,7 @@ static ndm_status gather_small_files(ndm_save *s, DIR *folder)
     struct dirent *e;
 
     while ((e = readdir(folder)) != NULL) {
-        if (ndm_text_starts_with(e->d_name, PART_PREFIX)) {
+        if (strncmp(e->d_name, PART_PREFIX, sizeof PART_PREFIX - 1) == 0) {
             if (unlinkat(dirfd(folder), e->d_name, 0) != 0)
                 NDM_FAIL(NDM_ERR_IO, "%s/%s: cannot remove: %s", s->temporary, e->d_name,
                          strerror(errno));
