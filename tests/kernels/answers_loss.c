@@ -277,7 +277,7 @@ static void adamw_first_step(void **state)
 }
 
 /* A row that never had a gradient: decay still acts, 0/0 does not. */
-static void adamw_without_eps_is_defined(void **state)
+static void case_16a_adamw_without_eps_is_defined(void **state)
 {
     float w[] = {1.0f, 1.0f}, m[] = {0, 0}, v[] = {0, 0}, g[] = {0.0f, 2.0f};
     ndm_adamw_args args = {.w = w,
@@ -326,7 +326,7 @@ static void adamw_keeps_small_steps(void **state)
 /* ---- sums, casts, copies, initial values ----------------------------------------------------- */
 
 /* Ones beside many squares of 2^16: in fp32 they would be lost. */
-static void sumsq_counts_in_double(void **state)
+static void case_16a_sumsq_counts_in_double(void **state)
 {
     int64_t n = 70000;
     float *x = malloc((size_t)n * sizeof *x);
@@ -434,9 +434,9 @@ const struct CMUnitTest answers_loss[] = {
     cmocka_unit_test(nan_reaches_the_loss),
     cmocka_unit_test(adamw_follows_torch),
     cmocka_unit_test(adamw_first_step),
-    cmocka_unit_test(adamw_without_eps_is_defined),
+    cmocka_unit_test(case_16a_adamw_without_eps_is_defined),
     cmocka_unit_test(adamw_keeps_small_steps),
-    cmocka_unit_test(sumsq_counts_in_double),
+    cmocka_unit_test(case_16a_sumsq_counts_in_double),
     cmocka_unit_test(sumsq_of_large_numbers),
     cmocka_unit_test(casts_round_to_even),
     cmocka_unit_test(rows_gather_and_scatter_back),

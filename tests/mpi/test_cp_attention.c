@@ -314,7 +314,7 @@ static void compare(const shape *s, ndm_context *context, const char *text)
     free(picks);
 }
 
-static void every_method_equals_the_whole(void **state)
+static void case_22_every_method_equals_the_whole(void **state)
 {
     int64_t n;
     ndm_parallelism_config *meshes = harness_meshes(MAX_MESHES, &n);
@@ -368,7 +368,7 @@ static bool cover(const int32_t *all, int64_t n, int64_t *least, int64_t *most)
     return good;
 }
 
-static void batches_are_cut_once_and_evenly(void **state)
+static void case_25_batches_are_cut_once_and_evenly(void **state)
 {
     ndm_parallelism_config mesh = cp_mesh();
     int64_t size = ndm_world_size(world), least = 0, most = 0;
@@ -391,7 +391,7 @@ static void batches_are_cut_once_and_evenly(void **state)
     }
 }
 
-static void impossible_demands_are_refused(void **state)
+static void case_24_impossible_demands_are_refused(void **state)
 {
     ndm_parallelism_config mesh = cp_mesh();
     int64_t cp = mesh.cp;
@@ -442,9 +442,9 @@ static void auto_takes_the_fewest_bytes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_method_equals_the_whole),
-        cmocka_unit_test(batches_are_cut_once_and_evenly),
-        cmocka_unit_test(impossible_demands_are_refused),
+        cmocka_unit_test(case_22_every_method_equals_the_whole),
+        cmocka_unit_test(case_25_batches_are_cut_once_and_evenly),
+        cmocka_unit_test(case_24_impossible_demands_are_refused),
         cmocka_unit_test(auto_takes_the_fewest_bytes),
     };
 

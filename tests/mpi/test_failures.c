@@ -101,21 +101,21 @@ static void set_timeout(int64_t ns)
     world->timeout_ns = ns;
 }
 
-static void different_collectives_are_named(void **state)
+static void case_29_different_collectives_are_named(void **state)
 {
     (void)state;
     set_timeout(6 * SECOND);
     every_backend(another_collective);
 }
 
-static void different_counts_are_named(void **state)
+static void case_29_different_counts_are_named(void **state)
 {
     (void)state;
     set_timeout(6 * SECOND);
     every_backend(another_count);
 }
 
-static void different_types_are_named(void **state)
+static void case_29_different_types_are_named(void **state)
 {
     (void)state;
     set_timeout(6 * SECOND);
@@ -151,7 +151,7 @@ static void another_order(fixture *f, ndm_comm *comm)
     fixture_finish(&g);
 }
 
-static void different_orders_are_named(void **state)
+static void case_29_different_orders_are_named(void **state)
 {
     (void)state;
     set_timeout(8 * SECOND);
@@ -227,10 +227,10 @@ static void what_follows_a_failure_fails_at_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(different_collectives_are_named),
-        cmocka_unit_test(different_counts_are_named),
-        cmocka_unit_test(different_types_are_named),
-        cmocka_unit_test(different_orders_are_named),
+        cmocka_unit_test(case_29_different_collectives_are_named),
+        cmocka_unit_test(case_29_different_counts_are_named),
+        cmocka_unit_test(case_29_different_types_are_named),
+        cmocka_unit_test(case_29_different_orders_are_named),
         cmocka_unit_test(a_late_rank_is_named),
         cmocka_unit_test(what_follows_a_failure_fails_at_once),
     };

@@ -123,7 +123,7 @@ static ndm_comm *get_block(fixture *f, ndm_axis_set axes, int64_t k)
     return comm;
 }
 
-static void same_ranks_share_a_communicator(void **state)
+static void case_28_same_ranks_share_a_communicator(void **state)
 {
     int64_t n;
     ndm_parallelism_config *meshes = harness_meshes(100, &n);
@@ -258,7 +258,7 @@ int main(void)
         cmocka_unit_test(all_ranks_return_the_lowest_failure),
         cmocka_unit_test(differing_facts_name_rank_field_and_values),
         cmocka_unit_test(different_numbers_of_facts_are_compared),
-        cmocka_unit_test(same_ranks_share_a_communicator),
+        cmocka_unit_test(case_28_same_ranks_share_a_communicator),
         cmocka_unit_test(blocks_hold_consecutive_members),
         cmocka_unit_test(calls_are_counted_and_observed),
         cmocka_unit_test(flight_records_are_dumped),

@@ -23,7 +23,7 @@ static ndm_status build(int64_t world, const int64_t *size, const int64_t *order
     return ndm_mesh_create(&config, world, mesh);
 }
 
-static void sizes_are_refused_with_their_rule(void **state)
+static void case_26_sizes_are_refused_with_their_rule(void **state)
 {
     (void)state;
     static const refusal cases[] = {
@@ -157,7 +157,7 @@ static void check_rule(const rule_case *c)
     ndm_mesh_destroy(mesh);
 }
 
-static void models_are_checked_against_the_mesh(void **state)
+static void case_26_models_are_checked_against_the_mesh(void **state)
 {
     (void)state;
     static const rule_case cases[] = {
@@ -220,12 +220,12 @@ static void every_rule_has_a_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes_are_refused_with_their_rule),
+        cmocka_unit_test(case_26_sizes_are_refused_with_their_rule),
         cmocka_unit_test(recommended_sizes_are_valid),
         cmocka_unit_test(orders_must_be_permutations),
         cmocka_unit_test(an_uninitialised_config_is_refused),
         cmocka_unit_test(unknown_axis_sets_name_the_nearest),
-        cmocka_unit_test(models_are_checked_against_the_mesh),
+        cmocka_unit_test(case_26_models_are_checked_against_the_mesh),
         cmocka_unit_test(every_rule_has_a_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
