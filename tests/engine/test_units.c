@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Units by themselves: any order of use, delayed collectives, odd sizes, gradients that are not
- * finite. */
+ * finite, weights that move by less than bf16 can hold. */
 #include <math.h>
 #include <mpi.h>
 #include <stdlib.h>
@@ -21,8 +21,12 @@ typedef struct fleet {
     char names[UNITS][2][16];
 } fleet;
 
-static void open_fleet(fleet *f, int64_t replicate, int64_t shard, const ndm_fsdp_config *fsdp,
-                       int64_t delay)
+/* `mpi` gathers and reduces by messages, into buffers; the best there is may keep units in windows.
+ */
+static const char *const backends[] = {"mpi", "auto"};
+
+static void open_fleet(fleet *f, int64_t replicate, int64_t shard, const char *collectives,
+                       const ndm_fsdp_config *fsdp, int64_t delay)
 {
     ndm_parallelism_config p = NDM_PARALLELISM_CONFIG_INIT;
     ndm_context_options o = NDM_CONTEXT_OPTIONS_INIT;
@@ -30,6 +34,7 @@ static void open_fleet(fleet *f, int64_t replicate, int64_t shard, const ndm_fsd
     p.dp_replicate = replicate;
     p.dp_shard = shard;
     o.device = "cpu";
+    o.collectives = collectives;
     o.threads = 1;
     o.timeout_s = 60;
     ok_all(ndm_context_create(&p, &o, &f->context));
@@ -93,25 +98,29 @@ static void wander(fleet *f, uint64_t seed)
     }
 }
 
+static void use_in_any_order(const char *collectives, int64_t reshard, uint64_t seed)
+{
+    ndm_fsdp_config fsdp = NDM_FSDP_CONFIG_INIT;
+    fleet f;
+
+    print_message("  %s, reshard %lld, seed %llu\n", collectives, (long long)reshard,
+                  (unsigned long long)seed);
+    fsdp.reshard_after_forward = reshard;
+    open_fleet(&f, 1, ndm_world_size(world), collectives, &fsdp, seed > 1 ? 20 : 0);
+    wander(&f, seed);
+    close_fleet(&f);
+}
+
 static void case_34_units_may_be_used_in_any_order(void **state)
 {
     const int64_t reshards[] = {NDM_RESHARD_ALWAYS, NDM_RESHARD_NEVER, 2};
-    int64_t n = ndm_world_size(world);
 
     (void)state;
-    for (int i = 0; i < 3; i++)
-        for (uint64_t seed = 1; seed <= 3; seed++) {
-            ndm_fsdp_config fsdp = NDM_FSDP_CONFIG_INIT;
-            fleet f;
-            if (reshards[i] > 1 && n % reshards[i])
-                continue;
-            print_message("  reshard %lld, seed %llu\n", (long long)reshards[i],
-                          (unsigned long long)seed);
-            fsdp.reshard_after_forward = reshards[i];
-            open_fleet(&f, 1, n, &fsdp, seed > 1 ? 20 : 0);
-            wander(&f, seed);
-            close_fleet(&f);
-        }
+    for (int b = 0; b < 2; b++)
+        for (int i = 0; i < 3; i++)
+            for (uint64_t seed = 1; seed <= 3; seed++)
+                if (reshards[i] <= 1 || ndm_world_size(world) % reshards[i] == 0)
+                    use_in_any_order(backends[b], reshards[i], seed);
 }
 
 /* ---- gradients --------------------------------------------------------------------------------
@@ -161,17 +170,18 @@ static void check_sums(fleet *f, uint64_t seed)
 
 static void case_33_no_buffer_is_reused_before_its_collective_is_done(void **state)
 {
+    const ndm_fsdp_config fsdp = NDM_FSDP_CONFIG_INIT;
     int64_t n = ndm_world_size(world);
 
     (void)state;
-    for (int64_t replicate = 1; replicate <= n; replicate++)
-        for (uint64_t seed = 1; n % replicate == 0 && seed <= 3; seed++) {
-            ndm_fsdp_config fsdp = NDM_FSDP_CONFIG_INIT;
-            fleet f;
-            open_fleet(&f, replicate, n / replicate, &fsdp, 200);
-            check_sums(&f, seed);
-            close_fleet(&f);
-        }
+    for (int b = 0; b < 2; b++)
+        for (int64_t replicate = 1; replicate <= n; replicate++)
+            for (uint64_t seed = 1; n % replicate == 0 && seed <= 3; seed++) {
+                fleet f;
+                open_fleet(&f, replicate, n / replicate, backends[b], &fsdp, 200);
+                check_sums(&f, seed);
+                close_fleet(&f);
+            }
 }
 
 /* Whole steps with every collective held back: the same bits as without. */
@@ -203,6 +213,7 @@ static void case_33_training_is_the_same_when_completion_is_late(void **state)
         variant_list list;
         list_variants(meshes.items[i].mesh, &list);
         list_draw(&list, 1, 500 + (uint64_t)i);
+        list.items[0].collectives = i % 2 ? NULL : "mpi";
         if (!variant_refused(&problems[0], &list.items[0]))
             check_delayed(&problems[0], &list.items[0]);
         free(list.items);
@@ -284,7 +295,7 @@ static void case_11_not_finite_is_seen_by_all_before_the_update(void **state)
     fleet f;
 
     (void)state;
-    open_fleet(&f, 1, ndm_world_size(world), &fsdp, 0);
+    open_fleet(&f, 1, ndm_world_size(world), "mpi", &fsdp, 0);
     ok_all(ndm_optimizer_create(f.context, f.units, UNITS, &optimizer));
     check_refusal(&f, optimizer, 2, NAN, 1.0);
     check_refusal(&f, optimizer, UNITS - 1, INFINITY, 1.0);
@@ -300,9 +311,121 @@ static void case_11_not_finite_is_seen_by_all_before_the_update(void **state)
     close_fleet(&f);
 }
 
+/* Average over this rank's part of the matrices; 0 where it has none. */
+static double mean_of(fleet *f)
+{
+    float *values = new_masters(f);
+    double sum = 0.0, n = 0.0;
+
+    read_masters(f, values);
+    for (int64_t i = 0; i < UNITS * ndm_unit_slice_numel(f->units[0]); i++)
+        if (values[i] != 0.0f) {
+            sum += (double)values[i];
+            n++;
+        }
+    free(values);
+    return n > 0.0 ? sum / n : 0.0;
+}
+
+/* lr 1e-6 is far below half a unit in the last place of bf16 at 0.5 (1e-3): added to bf16 weights
+ * it would be lost each time. With a constant gradient Adam moves by lr a step. */
+static void case_14_masters_are_fp32(void **state)
+{
+    enum { MANY = 1000 };
+    ndm_fsdp_config fsdp = NDM_FSDP_CONFIG_INIT;
+    ndm_step_options options = NDM_STEP_OPTIONS_INIT;
+    ndm_optimizer *optimizer;
+    double norm;
+    fleet f;
+
+    (void)state;
+    fsdp.param_dtype = fsdp.reduce_dtype = NDM_BF16;
+    options.lr = 1e-6;
+    options.weight_decay = 0.0;
+    open_fleet(&f, 1, ndm_world_size(world), "auto", &fsdp, 0);
+    ok_all(ndm_optimizer_create(f.context, f.units, UNITS, &optimizer));
+    double before = mean_of(&f);
+    for (int i = 0; i < MANY; i++) {
+        give_gradients(&f, -1, 0.0f);
+        ok_all(ndm_optimizer_step(optimizer, &options, NULL, 0, &norm));
+    }
+    double moved = before - mean_of(&f);
+    check_all(before == 0.0 || fabs(moved - 1e-6 * MANY) < 1e-5);
+    ndm_optimizer_destroy(optimizer);
+    close_fleet(&f);
+}
+
+/* eps 0: an element that never had a gradient stays, and is a number. */
+static void case_16a_eps_0_leaves_elements_without_gradient(void **state)
+{
+    ndm_fsdp_config fsdp = NDM_FSDP_CONFIG_INIT;
+    ndm_step_options options = NDM_STEP_OPTIONS_INIT;
+    ndm_optimizer *optimizer;
+    double norm;
+    fleet f;
+
+    (void)state;
+    options.eps = options.weight_decay = 0.0;
+    open_fleet(&f, 1, ndm_world_size(world), "auto", &fsdp, 0);
+    ok_all(ndm_optimizer_create(f.context, f.units, UNITS, &optimizer));
+    float *before = new_masters(&f);
+    read_masters(&f, before);
+    for (int i = 0; i < UNITS; i++)
+        add_gradient(&f, i, 0.0f);
+    ok_all(ndm_optimizer_step(optimizer, &options, NULL, 0, &norm));
+    check_all(norm == 0.0 && masters_equal(&f, before));
+    free(before);
+    ndm_optimizer_destroy(optimizer);
+    close_fleet(&f);
+}
+
+/* ---- initial weights --------------------------------------------------------------------------
+ */
+
+typedef struct numbers {
+    float values[UNITS][NUMEL + 1];
+} numbers;
+
+static ndm_status keep_range(void *user, const ndm_param_spec *spec, int64_t first, int64_t count,
+                             float *values)
+{
+    float *to = user;
+
+    memcpy(to + (spec->ndim == 1 ? NUMEL : 0) + first, values, (size_t)count * sizeof *values);
+    return NDM_OK;
+}
+
+static void case_41_initial_weights_are_the_same_on_every_mesh(void **state)
+{
+    const ndm_fsdp_config fsdp = NDM_FSDP_CONFIG_INIT;
+    int64_t n = ndm_world_size(world);
+
+    (void)state;
+    for (int64_t replicate = 1; replicate <= n; replicate++) {
+        numbers mine = {0}, sum;
+        fleet f;
+        if (n % replicate)
+            continue;
+        open_fleet(&f, replicate, n / replicate, "auto", &fsdp, 0);
+        for (int i = 0; i < UNITS; i++)
+            must(ndm_unit_write(f.units[i], NDM_UNIT_WEIGHTS, keep_range, mine.values[i]));
+        MPI_Allreduce(&mine, &sum, UNITS * (NUMEL + 1), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+        bool right = true;
+        for (int i = 0; i < UNITS; i++)
+            for (int j = 0; j <= NUMEL; j++)
+                right = right &&
+                        sum.values[i][j] == drawn(f.names[i][j == NUMEL], j == NUMEL ? 0 : j);
+        check_all(right);
+        close_fleet(&f);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(case_41_initial_weights_are_the_same_on_every_mesh),
+        cmocka_unit_test(case_14_masters_are_fp32),
+        cmocka_unit_test(case_16a_eps_0_leaves_elements_without_gradient),
         cmocka_unit_test(case_34_units_may_be_used_in_any_order),
         cmocka_unit_test(case_33_no_buffer_is_reused_before_its_collective_is_done),
         cmocka_unit_test(case_33_training_is_the_same_when_completion_is_late),

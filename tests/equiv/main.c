@@ -16,7 +16,7 @@
  * their way; what remains differs from fp32 by the same few per cent wherever it is cut. The bound
  * is one for all meshes. */
 static const errors LIMIT = {.loss = 1e-5, .norm = 1e-5, .update = 1e-5};
-static const errors LIMIT_BF16 = {.loss = 5e-3, .norm = 3e-2, .update = 6e-2};
+static const errors LIMIT_BF16 = {.loss = 1.5e-3, .norm = 1.5e-2, .update = 6e-2};
 
 typedef struct options {
     int64_t variants; /* of each mesh; 0 = all */

@@ -212,6 +212,12 @@ def labels_are_too_few(p):
     p.fails(2, 3, r"labels\.bin", labels="labels.bin")
 
 
+def a_label_is_outside_the_vocabulary(p):
+    labels = [300 if i == 30 else i % 256 for i in range(4000)]
+    (p.folder / "labels.bin").write_bytes(struct.pack("<4000i", *labels))
+    p.fails(2, 3, r"300.*256", labels="labels.bin")
+
+
 def metrics_cannot_be_written(p):
     p.fails(2, 1, r"text/metrics", metrics="text/metrics.jsonl")
 
@@ -321,7 +327,7 @@ def one_rank_is_told_to_stop(p):
 
 FAULTS = [unknown_flag, unknown_key, mesh_is_not_the_world, mesh_against_the_model, reshard_does_not_divide, model_is_not_there,
           model_is_not_json, model_has_an_unknown_field, data_is_not_there, data_is_empty, data_has_half_a_token,
-          data_is_outside_the_vocabulary, labels_are_too_few, metrics_cannot_be_written, metrics_fill_the_disk,
+          data_is_outside_the_vocabulary, labels_are_too_few, a_label_is_outside_the_vocabulary, metrics_cannot_be_written, metrics_fill_the_disk,
           export_cannot_be_written, one_rank_has_another_option, one_rank_has_another_mesh, one_rank_has_no_data,
           another_mpi_started_it, loss_explodes, a_weight_is_nan, worker_is_killed, worker_is_killed_and_the_launcher_does_nothing,
           worker_stands_still, one_rank_is_told_to_stop]

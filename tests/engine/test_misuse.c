@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The public interface in orders, and with arguments, that a model of ndmesh's own never takes. */
+#include <mpi.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <ndmesh/trainer.h>
+
+#include "core/rng.h"
+#include "model/model.h"
+#include "tests/mpi/harness.h"
+
+enum { NUMEL = 96, SEED = 5, SEQ_LEN = 8, LATE_US = 50000 };
+
+static const float STD = 0.5f;
+
+static ndm_context *open_context(ndm_axis axis, const char *collectives)
+{
+    ndm_parallelism_config p = NDM_PARALLELISM_CONFIG_INIT;
+    ndm_context_options o = NDM_CONTEXT_OPTIONS_INIT;
+    int64_t n = ndm_world_size(world);
+    ndm_context *context;
+
+    p.dp_replicate = axis == NDM_DP_REPLICATE ? n : 1;
+    p.dp_shard = axis == NDM_DP_SHARD ? n : 1;
+    p.tp = axis == NDM_TP ? n : 1;
+    o.device = "cpu";
+    o.collectives = collectives;
+    o.threads = 1;
+    o.timeout_s = 30;
+    must(ndm_context_create(&p, &o, &context));
+    return context;
+}
+
+static ndm_unit *open_unit(ndm_context *context)
+{
+    const ndm_param_spec spec = {
+        .name = "p", .ndim = 1, .shape = {NUMEL}, .head_local = true, .init_std = STD};
+    ndm_unit *unit;
+
+    must(ndm_unit_create(context, "unit", &spec, 1, NULL, &unit));
+    must(ndm_unit_init(unit, SEED));
+    return unit;
+}
+
+static bool is_last_rank(void)
+{
+    return ndm_world_rank(world) == ndm_world_size(world) - 1;
+}
+
+/* ---- units -------------------------------------------------------------------------------- */
+
+static void a_refused_parameter_keeps_its_name(void **state)
+{
+    int64_t n = ndm_world_size(world);
+    ndm_context *context = open_context(NDM_TP, "auto");
+    ndm_param_spec spec = {
+        .name = "heads", .ndim = 2, .shape = {6, 4}, .role = NDM_ROLE_COLUMN, .blocks = 3};
+    ndm_unit *unit = NULL;
+
+    (void)state;
+    ndm_status status = ndm_unit_create(context, "unit", &spec, 1, NULL, &unit);
+    check_all(status == (n == 1 ? NDM_OK : NDM_ERR_CONFIG));
+    ndm_unit_destroy(unit);
+    ndm_context_destroy(context);
+}
+
+static void what_is_not_there_is_null_and_what_was_not_begun_is_refused(void **state)
+{
+    const ndm_step_options options = NDM_STEP_OPTIONS_INIT;
+    ndm_context *context = open_context(NDM_DP_SHARD, "mpi");
+    ndm_stream *stream = ndm_context_stream(context);
+    ndm_unit *unit = open_unit(context);
+    ndm_optimizer *optimizer;
+    double norm;
+
+    (void)state;
+    check_all(ndm_world_size(world) == 1 || !ndm_unit_weight(unit, 0));
+    check_all(ndm_world_size(world) == 1 || !ndm_unit_grad(unit, 0));
+    check_all(ndm_unit_reshard(unit, stream) == NDM_ERR_STATE);
+    check_all(ndm_unit_reduce_grads(unit, stream) == NDM_ERR_STATE);
+    ok_all(ndm_optimizer_create(context, &unit, 1, &optimizer));
+    check_all(ndm_optimizer_step(optimizer, &options, NULL, 0, &norm) == NDM_ERR_STATE);
+    ndm_optimizer_destroy(optimizer);
+    ndm_unit_destroy(unit);
+    ndm_context_destroy(context);
+}
+
+static float drawn(uint64_t seed, int64_t i)
+{
+    return STD * ndm_rng_normal(seed, ndm_rng_stream("p"), (uint64_t)i);
+}
+
+static bool weights_are(ndm_unit *unit, uint64_t seed)
+{
+    ndm_stream *stream = ndm_context_stream(unit->context);
+    float host[NUMEL];
+    bool right = true;
+
+    must(ndm_copy(stream, host, ndm_unit_weight(unit, 0), sizeof host, NDM_DEVICE_TO_HOST));
+    must(ndm_stream_synchronize(stream));
+    for (int64_t i = 0; i < NUMEL; i++)
+        right = right && host[i] == drawn(seed, i);
+    return right;
+}
+
+/* One rank is early with new weights while the others still read the old ones. */
+static void weights_in_use_are_not_overwritten(void **state)
+{
+    ndm_context *context = open_context(NDM_DP_SHARD, "auto");
+    ndm_stream *stream = ndm_context_stream(context);
+    ndm_unit *unit = open_unit(context);
+    bool old;
+
+    (void)state;
+    must(ndm_unit_unshard(unit, stream));
+    if (ndm_world_rank(world) > 0)
+        usleep(LATE_US);
+    old = weights_are(unit, SEED);
+    must(ndm_unit_reshard(unit, stream));
+    must(ndm_unit_init(unit, SEED + 1));
+    check_all(old);
+    must(ndm_unit_unshard(unit, stream));
+    check_all(weights_are(unit, SEED + 1));
+    must(ndm_unit_reshard(unit, stream));
+    ndm_unit_destroy(unit);
+    ndm_context_destroy(context);
+}
+
+static void add_gradient(ndm_unit *unit, float value)
+{
+    ndm_stream *stream = ndm_context_stream(unit->context);
+    float host[NUMEL];
+
+    for (int64_t i = 0; i < NUMEL; i++)
+        host[i] = value;
+    must(ndm_unit_grads_begin(unit, stream));
+    ndm_add_args args = {ndm_unit_grad(unit, 0), host, 1.0f, NUMEL};
+    must(ndm_add(stream, &args));
+    must(ndm_unit_reduce_grads(unit, stream));
+}
+
+typedef struct expectation {
+    float value;
+    bool right;
+} expectation;
+
+static ndm_status compare_range(void *user, const ndm_param_spec *spec, int64_t first,
+                                int64_t count, float *values)
+{
+    expectation *e = user;
+
+    (void)spec, (void)first;
+    for (int64_t i = 0; i < count; i++)
+        e->right = e->right && values[i] == e->value;
+    return NDM_OK;
+}
+
+static bool gradient_is(ndm_unit *unit, float value)
+{
+    expectation e = {value, true};
+
+    must(ndm_unit_write(unit, NDM_UNIT_GRADS, compare_range, &e));
+    return e.right;
+}
+
+/* All ranks but one have no use for the sum, and leave it under way. */
+static void a_reduction_outlives_its_unit(void **state)
+{
+    ndm_context *context = open_context(NDM_DP_SHARD, "auto");
+    ndm_unit *unit = open_unit(context);
+    bool right = true;
+
+    (void)state;
+    ndm_comms_delay(context->comms, 2000, SEED);
+    add_gradient(unit, 1.0f);
+    if (is_last_rank())
+        right = gradient_is(unit, (float)ndm_world_size(world));
+    ndm_unit_destroy(unit);
+    ndm_context_destroy(context);
+    check_all(right);
+}
+
+/* Gradients that nobody took a step with do not leak into the next step, whatever the mesh. */
+static void the_first_micro_batch_begins_anew(void **state)
+{
+    const ndm_axis axes[] = {NDM_DP_REPLICATE, NDM_DP_SHARD, NDM_TP};
+    float n = (float)ndm_world_size(world);
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        ndm_context *context = open_context(axes[i], "auto");
+        ndm_unit *unit = open_unit(context);
+        ndm_comms_delay(context->comms, 200, SEED);
+        add_gradient(unit, 1.0f);
+        add_gradient(unit, 2.0f);
+        check_all(gradient_is(unit, 2.0f * n));
+        ndm_context_micro_batch(context, 0, 2);
+        add_gradient(unit, 3.0f);
+        ndm_context_micro_batch(context, 1, 2);
+        add_gradient(unit, 4.0f);
+        check_all(gradient_is(unit, 7.0f * n));
+        ndm_unit_destroy(unit);
+        ndm_context_destroy(context);
+    }
+}
+
+/* ---- contexts ----------------------------------------------------------------------------- */
+
+static void ranks_with_unlike_orders_are_refused(void **state)
+{
+    const int64_t usual[] = {0, 1, 2, 3}, other[] = {1, 0, 2, 3};
+    int64_t n = ndm_world_size(world);
+    ndm_parallelism_config p = NDM_PARALLELISM_CONFIG_INIT;
+    ndm_context *context = NULL;
+
+    (void)state;
+    p.order = n > 1 && is_last_rank() ? other : usual;
+    p.n_order = n;
+    ndm_status status = ndm_context_create(&p, NULL, &context);
+    check_all(status == (n > 1 ? NDM_ERR_MISMATCH : NDM_OK));
+    ndm_context_destroy(context);
+}
+
+/* ---- models ------------------------------------------------------------------------------- */
+
+static ndm_status open_model(ndm_context *context, int64_t micro_batch, int64_t seq_len,
+                             const ndm_fsdp_config *fsdp, ndm_model **model)
+{
+    ndm_model_options o = NDM_MODEL_OPTIONS_INIT;
+
+    o.micro_batch = micro_batch;
+    o.seq_len = seq_len;
+    return ndm_model_create(context, "llama-tiny", fsdp, &o, model);
+}
+
+static void a_token_in_the_wrong_place_on_one_rank_is_everybodys_error(void **state)
+{
+    const ndm_trainer_options options = NDM_TRAINER_OPTIONS_INIT;
+    int32_t ids[SEQ_LEN] = {1, 2, 3, 4, 5, 6, 7, 8}, good[SEQ_LEN] = {0}, bad[SEQ_LEN] = {0};
+    const ndm_batch right = {1, ids, ids, good, good}, far = {1, ids, ids, bad, good},
+                    blind = {1, ids, ids, good, bad};
+    ndm_context *context = open_context(NDM_DP_SHARD, "auto");
+    ndm_trainer *trainer;
+    ndm_step_result result;
+    ndm_model *model;
+
+    (void)state;
+    bad[2] = SEQ_LEN;
+    must(open_model(context, 1, SEQ_LEN, NULL, &model));
+    must(ndm_model_init(model, SEED));
+    must(ndm_trainer_create(model, &options, &trainer));
+    check_all(ndm_trainer_step(trainer, is_last_rank() ? &far : &right, &result) == NDM_ERR_CONFIG);
+    check_all(ndm_trainer_step(trainer, is_last_rank() ? &blind : &right, &result) ==
+              NDM_ERR_CONFIG);
+    ok_all(ndm_trainer_step(trainer, &right, &result));
+    ndm_trainer_destroy(trainer);
+    ndm_model_destroy(model);
+    ndm_context_destroy(context);
+}
+
+static void sizes_beyond_what_places_can_count_are_refused(void **state)
+{
+    ndm_context *context = open_context(NDM_DP_SHARD, "auto");
+    ndm_model *model;
+
+    (void)state;
+    check_all(open_model(context, 1, (int64_t)1 << 40, NULL, &model) == NDM_ERR_CONFIG);
+    check_all(open_model(context, (int64_t)1 << 40, SEQ_LEN, NULL, &model) == NDM_ERR_CONFIG);
+    check_all(open_model(context, INT64_MAX, SEQ_LEN, NULL, &model) == NDM_ERR_CONFIG);
+    ndm_context_destroy(context);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_refused_parameter_keeps_its_name),
+        cmocka_unit_test(what_is_not_there_is_null_and_what_was_not_begun_is_refused),
+        cmocka_unit_test(weights_in_use_are_not_overwritten),
+        cmocka_unit_test(a_reduction_outlives_its_unit),
+        cmocka_unit_test(the_first_micro_batch_begins_anew),
+        cmocka_unit_test(ranks_with_unlike_orders_are_refused),
+        cmocka_unit_test(a_token_in_the_wrong_place_on_one_rank_is_everybodys_error),
+        cmocka_unit_test(sizes_beyond_what_places_can_count_are_refused),
+    };
+
+    return harness_run("misuse", tests);
+}
