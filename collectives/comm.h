@@ -17,6 +17,7 @@ typedef struct ndm_world_options {
     const void
         *mpi_comm; /* NULL, or MPI_Comm * of an initialised MPI: the world is that communicator */
     int64_t timeout_ns; /* deadline of every wait; 0 = 600 s */
+    const struct ndm_sim_options *sim; /* NULL, or the world is simulated: device/sim.h */
 } ndm_world_options;
 
 /* Joins the world. Refuses another MPI's launcher (Open MPI's or Slurm's environment with an MPICH
@@ -34,6 +35,7 @@ int64_t ndm_world_size(const ndm_world *world);
 int64_t ndm_world_local_rank(const ndm_world *world); /* among the ranks of this host */
 int64_t ndm_world_local_size(const ndm_world *world);
 int64_t ndm_world_timeout_ns(const ndm_world *world);
+bool ndm_world_is_simulated(const ndm_world *world); /* all other ranks are as this one */
 const char *ndm_world_host(const ndm_world *world, int64_t rank); /* host name of a rank */
 int64_t ndm_world_node(const ndm_world *world,
                        int64_t rank); /* hosts numbered by first appearance */

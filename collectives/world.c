@@ -130,6 +130,8 @@ static ndm_status bootstrap(ndm_world *world, const ndm_world_options *options)
     const char *how = options->bootstrap ? options->bootstrap : "auto";
     int initialised = 0;
 
+    if (options->sim)
+        return ndm_world_join_sim(world, options);
     if (strcmp(how, "self") == 0)
         return ndm_world_join_self(world);
     if (strcmp(how, "mpi") == 0)
@@ -146,6 +148,8 @@ static ndm_status join(ndm_world *world, const ndm_world_options *options)
 {
     NDM_TRY(bootstrap(world, options));
     NDM_TRY(make_comm(world));
+    if (world->simulated)
+        return NDM_OK;
     NDM_TRY(ndm_stall_create(world));
     return learn_ranks(world);
 }
@@ -232,6 +236,11 @@ int64_t ndm_world_local_size(const ndm_world *world)
 int64_t ndm_world_timeout_ns(const ndm_world *world)
 {
     return world->timeout_ns;
+}
+
+bool ndm_world_is_simulated(const ndm_world *world)
+{
+    return world->simulated;
 }
 
 const char *ndm_world_host(const ndm_world *world, int64_t rank)

@@ -26,11 +26,14 @@ struct ndm_world {
     bool failed;           /* a collective did not complete: nobody will come to the next one */
     ndm_flight flight;
     struct ndm_stall *stall; /* what other ranks told while this one waited */
+    bool simulated;          /* this process plays one rank of many that do as it does */
 };
 
 /* world_self.c, world_mpi.c: set rank, size, p2p. */
 NDM_MUST_USE ndm_status ndm_world_join_self(ndm_world *world);
 NDM_MUST_USE ndm_status ndm_world_join_mpi(ndm_world *world, const ndm_world_options *options);
+/* world_sim.c: as join_self, and the facts of all ranks. */
+NDM_MUST_USE ndm_status ndm_world_join_sim(ndm_world *world, const ndm_world_options *options);
 
 /* Finalises MPI if join initialised it; the ranks have met before. */
 void ndm_world_leave_mpi(ndm_world *world);

@@ -85,6 +85,8 @@ ndm_status ndm_device_adopt(const ndm_device_ops *ops, const ndm_device_options 
     d->options = *options;
     if (d->options.timeout_ns <= 0)
         d->options.timeout_ns = DEFAULT_TIMEOUT_NS;
+    if (d->activation_bytes == 0)
+        d->activation_bytes = (int)sizeof(float);
     d->allocations = calloc(1, sizeof *d->allocations);
     if (!d->allocations) {
         ops->destroy(d);
@@ -186,12 +188,21 @@ void ndm_device_account(ndm_device *device, ndm_memory_kind kind, int64_t bytes)
         m->peak_total_bytes = m->live_total_bytes;
 }
 
+static int64_t bytes_here(const ndm_device *device, int64_t bytes, ndm_memory_kind kind)
+{
+    if (kind != NDM_MEMORY_ACTIVATIONS && kind != NDM_MEMORY_WORKSPACE)
+        return bytes;
+    return bytes * device->activation_bytes / (int64_t)sizeof(float);
+}
+
 ndm_status ndm_device_alloc(ndm_device *device, int64_t bytes, ndm_memory_kind kind, void **memory)
 {
     int64_t limit = device->options.memory_limit_bytes, live = device->memory.live_total_bytes;
     struct ndm_allocation *t = device->allocations;
     void *p = NULL;
 
+    bytes = bytes_here(device, bytes, kind);
+    device->allocating = kind;
     if (t->used + 1 > t->capacity / 2)
         NDM_TRY(table_grow(t));
     if ((limit > 0 && live + bytes > limit) || device->ops->alloc(device, bytes, &p) != NDM_OK)

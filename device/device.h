@@ -27,6 +27,7 @@ typedef struct ndm_device_options {
     int local_rank;             /* which device of the node to take */
     int threads;                /* OpenMP threads of kernels on cpu; 0 = leave as it is */
     int64_t memory_limit_bytes; /* allocations beyond fail with NDM_ERR_MEMORY; 0 = none */
+    const struct ndm_sim_options *sim; /* of the simulated world (device/sim.h), else NULL */
 } ndm_device_options;
 
 typedef struct ndm_device_ops {
@@ -66,6 +67,10 @@ struct ndm_device {
     struct ndm_allocation *allocations; /* live ones, for accounting and leak reports */
     ndm_device_observer observer;       /* NULL = none: then a launch costs one test more */
     void *observer_user;
+    /* The engine counts an element of activations as a float. Where the world computes with
+     * narrower ones, allocations of activations and of workspaces shrink by this over 4. */
+    int activation_bytes;       /* 0 = 4 */
+    ndm_memory_kind allocating; /* for ops->alloc: the kind that is asked for */
 };
 
 struct ndm_stream {

@@ -35,11 +35,13 @@ typedef struct ndm_context_options {
     const ndm_named_value *facts; /**< [n_facts] verified to be equal on all ranks; not kept */
     int64_t n_facts;
     const void *mpi_comm; /**< see interop_mpi.h; NULL (default): join the world of the launcher */
+    const struct ndm_sim_options *sim; /**< for planners inside ndmesh; NULL (default) */
 } ndm_context_options;
 
 #define NDM_CONTEXT_OPTIONS_INIT                                                        \
     {                                                                                   \
-        sizeof(ndm_context_options), "auto", "auto", "auto", 600.0, 0, 0, NULL, 0, NULL \
+        sizeof(ndm_context_options), "auto", "auto", "auto", 600.0, 0, 0, NULL, 0, NULL, \
+            NULL                                                                       \
     }
 
 /**

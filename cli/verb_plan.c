@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `ndmesh plan`: what a run would take and how fast it would be, on a cluster that is not there. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/plan_view.h"
+#include "kernels/cost.h"
+#include "model/config.h"
+
+#define COUNT_OF(array) (sizeof(array) / sizeof *(array))
+#define SIZE_OPTION(option_name, default_text, text)                                            \
+    {                                                                                           \
+        .name = option_name, .type = NDM_OPTION_INT, .initial = default_text, .map = "auto=-1", \
+        .min = -1, .max = INFINITY, .help = text, .group = "Mesh"                               \
+    }
+#define COUNT_OPTION(option_name, default_text, group_name, text)                       \
+    {                                                                                   \
+        .name = option_name, .type = NDM_OPTION_INT, .initial = default_text, .min = 1, \
+        .max = INFINITY, .help = text, .group = group_name                              \
+    }
+#define FLAG_OPTION(option_name, group_name, text)                                      \
+    {                                                                                   \
+        .name = option_name, .type = NDM_OPTION_BOOL, .initial = "false", .help = text, \
+        .group = group_name                                                             \
+    }
+
+static const ndm_option options[] = {
+    {.name = "model",
+     .type = NDM_OPTION_STRING,
+     .value = "NAME|DIR",
+     .required = true,
+     .help = "a preset, a folder with config.json, or a config.json",
+     .group = "What"},
+    {.name = "cluster",
+     .type = NDM_OPTION_STRING,
+     .value = "NAME|FILE.yaml",
+     .required = true,
+     .help = "profile of the machines, such as h100x8",
+     .group = "What"},
+    COUNT_OPTION("ranks", NULL, "What", "number of ranks"),
+    COUNT_OPTION("seq-len", NULL, "What", "tokens of a sample; default: the model's"),
+    COUNT_OPTION("micro-batch", NULL, "What",
+                 "samples of a forward; default: open, the fastest that fits"),
+    COUNT_OPTION("grad-accum", "1", "What", "micro-batches of a step"),
+    {.name = "stack",
+     .type = NDM_OPTION_STRING,
+     .initial = "ndmesh",
+     .value = "NAME",
+     .help = "software: ndmesh, compiled, eager, xla, megatron, foundry, ...",
+     .group = "What"},
+    {.name = "set",
+     .type = NDM_OPTION_LIST,
+     .commas = true,
+     .value = "KEY=NUMBER",
+     .help = "a number of the profile replaced",
+     .group = "What"},
+    FLAG_OPTION("fp8", "What", "matrix products of layers in 8 bit"),
+    SIZE_OPTION("dp-replicate", "1", "replicas of the sharded group; -1 = the rest"),
+    SIZE_OPTION("dp-shard", "-1", "ranks that shard the states; -1 = the rest"),
+    SIZE_OPTION("cp", "1", "ranks that share one sequence"),
+    SIZE_OPTION("tp", "1", "ranks that share one layer's matrix products"),
+    {.name = "cp-method",
+     .type = NDM_OPTION_ENUM,
+     .choices = "auto|ring|all_gather|ulysses",
+     .initial = "auto",
+     .help = "how attention over a split sequence communicates",
+     .group = "Mesh"},
+    {.name = "sequence-parallel",
+     .type = NDM_OPTION_BOOL,
+     .initial = "true",
+     .help = "split activations by token between the regions of tp",
+     .group = "Mesh"},
+    {.name = "zero",
+     .type = NDM_OPTION_INT,
+     .initial = "3",
+     .min = 1,
+     .max = 3,
+     .help = "what is sharded: 1 optimizer state, 2 and gradients, 3 and weights",
+     .group = "Sharding"},
+    {.name = "reshard-after-forward",
+     .type = NDM_OPTION_STRING,
+     .value = "true|false|K",
+     .initial = "true",
+     .help = "free gathered weights after forward; K keeps a copy over K neighbours",
+     .group = "Sharding"},
+    {.name = "live-units",
+     .type = NDM_OPTION_INT,
+     .initial = "3",
+     .min = 2,
+     .max = INFINITY,
+     .help = "gathered units held at a time",
+     .group = "Sharding"},
+    FLAG_OPTION("defer-sync", "Sharding", "reduce gradients at the last micro-batch only"),
+    {.name = "dtype",
+     .type = NDM_OPTION_ENUM,
+     .choices = "auto|fp32|bf16",
+     .initial = "auto",
+     .initially = "that of the cluster's activations",
+     .help = "type of gathered weights",
+     .group = "Numbers and memory"},
+    {.name = "reduce-dtype",
+     .type = NDM_OPTION_ENUM,
+     .choices = "fp32|bf16",
+     .initial = "fp32",
+     .help = "type of gradients on the wire",
+     .group = "Numbers and memory"},
+    {.name = "recompute",
+     .type = NDM_OPTION_ENUM,
+     .choices = "none|full|selective",
+     .initially = "open: the fastest that fits",
+     .help = "activations that backward computes again",
+     .group = "Numbers and memory"},
+    {.name = "head-chunk",
+     .type = NDM_OPTION_INT,
+     .initial = "0",
+     .initially = "0: logits of 64 MiB in fp32, of 512 MiB in 16 bit",
+     .min = 0,
+     .max = INFINITY,
+     .help = "tokens whose logits exist at a time",
+     .group = "Numbers and memory"},
+    {.name = "rank",
+     .type = NDM_OPTION_INT,
+     .initial = "0",
+     .min = 0,
+     .max = INFINITY,
+     .help = "rank that is run; all others do as it does",
+     .group = "Output"},
+    FLAG_OPTION("search", "Output", "all meshes, micro-batches and recomputes; the fastest first"),
+    COUNT_OPTION("top", "10", "Output", "rows of a search that are shown"),
+    FLAG_OPTION("explain", "Output", "also say what limits the step and what would move it"),
+    {.name = "trace",
+     .type = NDM_OPTION_STRING,
+     .value = "FILE.json",
+     .help = "time line of a step, for Chrome or Perfetto",
+     .group = "Output"},
+    FLAG_OPTION("json", "Output", "print one JSON document"),
+};
+
+static const ndm_option_table table = {
+    .command = "plan",
+    .usage = "--model NAME --cluster NAME --ranks N [options]",
+    .summary = "Plans a run: memory, time and speed on a cluster that is not there",
+    .options = options,
+    .n_options = COUNT_OF(options),
+};
+
+/* ---- from options to a request ------------------------------------------------------------ */
+
+typedef struct plan {
+    const ndm_options *options;
+    ndm_sim_machine machine;
+    ndm_sim_stack stack;
+    ndm_plan_request request;
+    ndm_plan_open open;
+} plan;
+
+static ndm_status read_machine(plan *p)
+{
+    const ndm_options *o = p->options;
+
+    NDM_TRY(ndm_plan_load_cluster(ndm_option_string(o, "cluster"), &p->machine));
+    NDM_TRY(ndm_cost_stack(ndm_option_string(o, "stack"), &p->stack));
+    p->stack.fp8 = ndm_option_bool(o, "fp8");
+    if (p->stack.fp8 && p->machine.fp8_speedup <= 0.0)
+        NDM_FAIL(NDM_ERR_CONFIG, "plan: the chips of %s have no fp8", p->machine.name);
+    for (size_t i = 0; i < ndm_option_count(o, "set"); i++)
+        NDM_TRY(ndm_plan_set(&p->machine, &p->stack, ndm_option_item(o, "set", i)));
+    return NDM_OK;
+}
+
+static void read_mesh(plan *p)
+{
+    const ndm_options *o = p->options;
+    ndm_parallelism_config m = NDM_PARALLELISM_CONFIG_INIT;
+
+    m.dp_replicate = ndm_option_int64(o, "dp-replicate");
+    m.dp_shard = ndm_option_int64(o, "dp-shard");
+    m.cp = ndm_option_int64(o, "cp");
+    m.tp = ndm_option_int64(o, "tp");
+    m.cp_method = (ndm_cp_method)ndm_option_enum(o, "cp-method");
+    m.no_sequence_parallel = !ndm_option_bool(o, "sequence-parallel");
+    p->request.parallelism = m;
+    p->open.mesh = ndm_option_bool(o, "search") && !ndm_option_is_set(o, "dp-replicate") &&
+                   !ndm_option_is_set(o, "dp-shard") && !ndm_option_is_set(o, "cp") &&
+                   !ndm_option_is_set(o, "tp");
+}
+
+static ndm_status read_fsdp(plan *p)
+{
+    const ndm_options *o = p->options;
+    const char *reshard = ndm_option_string(o, "reshard-after-forward");
+    const char *dtype = ndm_option_string(o, "dtype");
+    ndm_fsdp_config f = NDM_FSDP_CONFIG_INIT;
+    bool narrow = strcmp(dtype, "auto") == 0 ? p->machine.activation_bytes < 4
+                                             : strcmp(dtype, "bf16") == 0;
+    char *end = NULL;
+
+    f.zero = (int)ndm_option_int64(o, "zero");
+    f.live_units = ndm_option_int64(o, "live-units");
+    f.defer_sync = ndm_option_bool(o, "defer-sync");
+    f.param_dtype = narrow ? NDM_BF16 : NDM_F32;
+    f.reduce_dtype = ndm_option_enum(o, "reduce-dtype") == 1 ? NDM_BF16 : NDM_F32;
+    f.reshard_after_forward = strcmp(reshard, "true") == 0    ? NDM_RESHARD_ALWAYS
+                              : strcmp(reshard, "false") == 0 ? NDM_RESHARD_NEVER
+                                                              : strtoll(reshard, &end, 10);
+    if (end && (*end || f.reshard_after_forward < 2))
+        NDM_FAIL(NDM_ERR_USAGE,
+                 "--reshard-after-forward: '%s': true, false, or a number of ranks above 1",
+                 reshard);
+    p->request.fsdp = f;
+    return NDM_OK;
+}
+
+/* Logits that exist at a time: a device that computes in 16 bit has room for more, and products
+ * that are too thin would slow it down. */
+static int64_t head_chunk(const plan *p, const ndm_model_config *config)
+{
+    int64_t asked = ndm_option_int64(p->options, "head-chunk"), bytes = 512 << 20;
+
+    if (asked > 0 || p->machine.activation_bytes >= 4)
+        return asked;
+    int64_t tp = p->request.parallelism.tp > 1 ? p->request.parallelism.tp : 1;
+    int64_t rows = bytes / p->machine.activation_bytes / ((config->vocab + tp - 1) / tp);
+    return rows > 128 ? rows / 128 * 128 : 128;
+}
+
+static ndm_status read_model(plan *p)
+{
+    const ndm_options *o = p->options;
+    ndm_model_config config = {0};
+    ndm_model_options m = NDM_MODEL_OPTIONS_INIT;
+
+    NDM_TRY(ndm_model_config_resolve(ndm_option_string(o, "model"), &config));
+    m.seq_len = ndm_option_int64(o, "seq-len");
+    if (m.seq_len == 0)
+        m.seq_len = config.max_positions;
+    m.micro_batch = ndm_option_int64(o, "micro-batch");
+    m.recompute = (ndm_recompute)ndm_option_enum(o, "recompute");
+    m.head_chunk = head_chunk(p, &config);
+    ndm_model_config_finish(&config);
+    p->open.micro_batch = !ndm_option_has_value(o, "micro-batch");
+    p->open.recompute = !ndm_option_has_value(o, "recompute");
+    p->open.micro_batch_max = 16;
+    if (p->open.micro_batch)
+        m.micro_batch = 1;
+    if (p->open.recompute)
+        m.recompute = NDM_RECOMPUTE_NONE;
+    p->request.options = m;
+    return NDM_OK;
+}
+
+static ndm_status read_plan(plan *p)
+{
+    const ndm_options *o = p->options;
+
+    NDM_TRY(read_machine(p));
+    read_mesh(p);
+    NDM_TRY(read_fsdp(p));
+    NDM_TRY(read_model(p));
+    p->request.model = ndm_option_string(o, "model");
+    p->request.machine = &p->machine;
+    p->request.stack = &p->stack;
+    p->request.ranks = ndm_option_int64(o, "ranks");
+    p->request.rank = ndm_option_int64(o, "rank");
+    p->request.grad_accum = ndm_option_int64(o, "grad-accum");
+    p->request.trace = ndm_option_string(o, "trace");
+    if (p->request.ranks < 1)
+        NDM_FAIL(NDM_ERR_USAGE, "plan: --ranks is required");
+    if (p->request.options.micro_batch == 1 && !p->open.micro_batch)
+        p->stack.tp_copy_bytes = 0; /* rows of one sequence are gathered where they belong */
+    return NDM_OK;
+}
+
+/* ---- what is asked ------------------------------------------------------------------------ */
+
+static ndm_status show_search(const plan *p)
+{
+    const ndm_options *o = p->options;
+    ndm_plan_rows rows;
+    ndm_status status = NDM_OK;
+
+    NDM_TRY(ndm_plan_search(&p->request, &p->open, &rows));
+    if (ndm_option_bool(o, "json"))
+        status = ndm_plan_print_rows_json(&p->request, &rows, stdout);
+    else
+        ndm_plan_print_rows(&p->request, &rows, ndm_option_int64(o, "top"), stdout);
+    free(rows.items);
+    return status;
+}
+
+/* Settles what is open: the fastest that fits, and the range of those that do. Where none does, the
+ * least. */
+static ndm_status settle(plan *p, ndm_plan_range *range)
+{
+    ndm_plan_rows rows;
+    double ranks = (double)p->request.ranks;
+
+    snprintf(range->what, sizeof range->what, "%s%s%s", p->open.micro_batch ? "micro-batch" : "",
+             p->open.micro_batch && p->open.recompute ? ", " : "",
+             p->open.recompute ? "recompute" : "");
+    NDM_TRY(ndm_plan_search(&p->request, &p->open, &rows));
+    range->n = rows.fit;
+    for (int64_t i = 0; i < rows.fit; i++) {
+        const ndm_plan_row *r = &rows.items[i];
+        double tokens = r->tokens_per_s / ranks;
+        bool first = i == 0;
+        range->tokens_low = first || tokens < range->tokens_low ? tokens : range->tokens_low;
+        range->tokens_high = first || tokens > range->tokens_high ? tokens : range->tokens_high;
+        range->needed_low = first || r->needed < range->needed_low ? r->needed : range->needed_low;
+        range->needed_high = first || r->needed > range->needed_high ? r->needed
+                                                                     : range->needed_high;
+    }
+    p->request.options.micro_batch = rows.fit ? rows.items[0].micro_batch : 1;
+    p->request.options.recompute = rows.fit ? rows.items[0].recompute : NDM_RECOMPUTE_FULL;
+    free(rows.items);
+    return NDM_OK;
+}
+
+static ndm_status show_plan(plan *p)
+{
+    const ndm_options *o = p->options;
+    bool open = p->open.micro_batch || p->open.recompute;
+    ndm_plan_range range = {0};
+    ndm_plan_result result;
+
+    if (open)
+        NDM_TRY(settle(p, &range));
+    NDM_TRY(ndm_plan_run(&p->request, &result));
+    ndm_plan_view view = {&p->request, &result, open ? &range : NULL, false};
+    if (ndm_option_bool(o, "json"))
+        return ndm_plan_print_json(&view, stdout);
+    ndm_plan_print(&view, stdout);
+    return ndm_option_bool(o, "explain") ? ndm_plan_explain(&view, stdout) : NDM_OK;
+}
+
+static int run(int argc, const char *const *argv)
+{
+    ndm_options *o = NULL;
+    plan p = {0};
+    ndm_status status = ndm_cli_options(&table, argc, argv, NULL, NULL, &o);
+
+    p.options = o;
+    if (status == NDM_OK)
+        status = read_plan(&p);
+    if (status == NDM_OK)
+        status = ndm_option_bool(o, "search") ? show_search(&p) : show_plan(&p);
+    ndm_options_destroy(o);
+    return ndm_cli_report(status);
+}
+
+const ndm_verb ndm_verb_plan = {&table, run};

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Backend of the simulated world: a collective takes its time on a link and moves nothing. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "collectives/comms.h"
+#include "collectives/sim_cost.h"
+#include "core/dtype.h"
+#include "device/sim.h"
+
+typedef struct sim_comm {
+    ndm_sim_group group;
+    unsigned axes;
+} sim_comm;
+
+static bool probe(ndm_world *world, ndm_device *device, char *why, size_t why_bytes)
+{
+    bool yes = ndm_world_is_simulated(world) && strcmp(device->ops->name, "sim") == 0;
+
+    snprintf(why, why_bytes, "%s", yes ? "the world is simulated" : "for the simulated world only");
+    return yes;
+}
+
+static ndm_status comm_init(ndm_comm *comm)
+{
+    const ndm_sim_options *o = ndm_sim_options_of(comm->owner->device);
+    sim_comm *s = calloc(1, sizeof *s);
+
+    if (!s)
+        NDM_FAIL(NDM_ERR_MEMORY, "comm: no memory for communicator %s", comm->name);
+    s->group = ndm_sim_place(comm->ranks, comm->size, o->machine->ranks_per_domain);
+    s->axes = comm->owner->slots[comm->id].axes;
+    comm->state = s;
+    return NDM_OK;
+}
+
+static void comm_finish(ndm_comm *comm)
+{
+    free(comm->state);
+    comm->state = NULL;
+}
+
+static double element_bytes(const ndm_device *device, const ndm_collective_args *a)
+{
+    return a->dtype == NDM_F32 ? ndm_sim_element_bytes(device, a->send ? a->send : a->recv)
+                               : (double)ndm_dtype_bytes(a->dtype);
+}
+
+/* Elements of the buffer that is whole. */
+static double whole(const ndm_comm *comm, const ndm_collective_args *a)
+{
+    bool parts = a->kind == NDM_ALL_GATHER || a->kind == NDM_REDUCE_SCATTER ||
+                 a->kind == NDM_ALL_TO_ALL;
+
+    return (double)a->count * (parts ? (double)comm->size : 1.0);
+}
+
+/* Kernels that the stack runs around a collective, on the compute stream. */
+static void charge_around(const ndm_comm *comm, const ndm_collective_args *a)
+{
+    ndm_device *device = comm->owner->device;
+    const ndm_sim_options *o = ndm_sim_options_of(device);
+    const ndm_sim_stack *k = o->stack;
+    const sim_comm *s = comm->state;
+    double elements = whole(comm, a), bytes = 0.0;
+    ndm_memory_kind kind = ndm_sim_kind_of(a->recv);
+
+    if (s->axes == NDM_AXIS_TP && kind == NDM_MEMORY_ACTIVATIONS)
+        bytes = k->tp_copy_bytes;
+    else if (a->kind == NDM_ALL_GATHER && kind == NDM_MEMORY_GATHERED)
+        bytes = k->gather_copy_bytes;
+    else if (a->kind == NDM_REDUCE_SCATTER && kind == NDM_MEMORY_GRADIENTS)
+        bytes = k->grad_bytes;
+    ndm_sim_charge_compute(device, "copy around a collective",
+                           bytes * elements / (o->machine->memory_bw * o->machine->memory_share) *
+                               1e9);
+}
+
+static ndm_status run(ndm_comm *comm, const ndm_collective_args *args, ndm_stream *stream)
+{
+    const ndm_device *device = comm->owner->device;
+    const ndm_sim_options *o = ndm_sim_options_of(device);
+    const sim_comm *s = comm->state;
+    ndm_collective kind = args->kind;
+    double bytes = whole(comm, args) * element_bytes(device, args);
+    ndm_memory_kind memory = ndm_sim_kind_of(args->recv);
+    bool tp = s->axes == NDM_AXIS_TP;
+
+    comm->started++;
+    if (ndm_sim_is_window(args->recv) && kind == NDM_ALL_GATHER)
+        kind = NDM_BARRIER;
+    if (o->stack->fp8_gather && kind == NDM_ALL_GATHER &&
+        (memory == NDM_MEMORY_GATHERED || (tp && memory == NDM_MEMORY_ACTIVATIONS)))
+        bytes /= 2.0;
+    ndm_sim_work work = {
+        .name = ndm_collective_name(args->kind),
+        .ns = ndm_sim_collective_ns(o->machine, &s->group, kind, bytes),
+        .host_ns = o->machine->launch_ns * o->machine->latency_scale,
+        .link = s->group.domains > 1 ? NDM_SIM_LINK_NETWORK : NDM_SIM_LINK_NODE,
+        .cause = s->axes,
+        .overlap = tp && memory == NDM_MEMORY_ACTIVATIONS ? o->stack->overlap : 0.0,
+    };
+    charge_around(comm, args);
+    return ndm_sim_collect(stream, &work);
+}
+
+static ndm_status window_alloc(ndm_comm *comm, int64_t bytes_per_rank, ndm_memory_kind kind,
+                               void **all)
+{
+    const ndm_sim_machine *m = ndm_sim_options_of(comm->owner->device)->machine;
+    const sim_comm *s = comm->state;
+
+    if (!m->windows || s->group.domains > 1)
+        return NDM_ERR_UNSUPPORTED;
+    return ndm_sim_alloc_window(comm->owner->device, bytes_per_rank, kind, all);
+}
+
+static void window_free(ndm_comm *comm, void *all)
+{
+    ndm_device_free(comm->owner->device, all);
+}
+
+const ndm_comm_backend ndm_comm_backend_sim = {
+    .name = "sim",
+    .summary = "times of collectives without any: plans",
+    .priority = 100,
+    .probe = probe,
+    .comm_init = comm_init,
+    .comm_finish = comm_finish,
+    .run = run,
+    .window_alloc = window_alloc,
+    .window_free = window_free,
+};

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One planned run: two steps of the engine on the simulated device. The first starts from nothing;
+ * the second is what every later one is like. */
+#include "train/plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "collectives/comms.h"
+#include "collectives/sim_cost.h"
+#include "kernels/cost.h"
+#include "model/model.h"
+#include "strategies/internal.h"
+#include "train/trainer.h"
+
+typedef struct run {
+    const ndm_plan_request *request;
+    ndm_sim_options sim;
+    ndm_context *context;
+    ndm_model *model;
+    ndm_trainer *trainer;
+    int32_t *tokens; /* zeros: inputs and targets alike */
+    int64_t sequences;
+} run;
+
+/* Memory that allocations may take in all: beyond it, what does not fit is known at once. */
+static int64_t allowance(const ndm_sim_machine *m)
+{
+    double room = m->memory_bytes - m->context_bytes - m->reserved_bytes;
+
+    return (int64_t)(room / m->reserved_share);
+}
+
+static ndm_status open_context(run *r)
+{
+    const ndm_plan_request *q = r->request;
+    ndm_context_options c = NDM_CONTEXT_OPTIONS_INIT;
+
+    r->sim = (ndm_sim_options){.machine = q->machine,
+                               .stack = q->stack,
+                               .price = ndm_cost_price,
+                               .ranks = q->ranks,
+                               .rank = q->rank,
+                               .trace = q->trace != NULL};
+    c.device = "sim";
+    c.sim = &r->sim;
+    if (q->refuse_large)
+        c.memory_limit_bytes = allowance(q->machine);
+    return ndm_context_create(&q->parallelism, &c, &r->context);
+}
+
+static ndm_status open(run *r)
+{
+    const ndm_plan_request *q = r->request;
+    ndm_trainer_options t = NDM_TRAINER_OPTIONS_INIT;
+
+    NDM_TRY(open_context(r));
+    NDM_TRY(ndm_model_create(r->context, q->model, &q->fsdp, &q->options, &r->model));
+    t.grad_accum = q->grad_accum;
+    t.steps = 2;
+    NDM_TRY(ndm_trainer_create(r->model, &t, &r->trainer));
+    const ndm_model_options *o = ndm_model_get_options(r->model);
+    r->sequences = o->micro_batch * q->grad_accum;
+    r->tokens = calloc((size_t)(r->sequences * o->seq_len), sizeof *r->tokens);
+    if (!r->tokens)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for a batch of %lld tokens",
+                 (long long)(r->sequences * o->seq_len));
+    return NDM_OK;
+}
+
+static void close_run(run *r)
+{
+    free(r->tokens);
+    ndm_trainer_destroy(r->trainer);
+    ndm_model_destroy(r->model);
+    ndm_context_destroy(r->context);
+}
+
+static ndm_status step(run *r)
+{
+    ndm_batch batch = {r->sequences, r->tokens, r->tokens, NULL, NULL};
+    ndm_step_result result;
+
+    return ndm_trainer_step(r->trainer, &batch, &result);
+}
+
+/* ---- what came of it ------------------------------------------------------------------------ */
+
+static void sum_times(ndm_plan_result *p)
+{
+    for (int i = 0; i < NDM_SIM_PHASE_COUNT; i++) {
+        p->phase_ns[i] = p->totals.host[i];
+        for (int c = 0; c < NDM_SIM_CATEGORY_COUNT; c++)
+            p->phase_ns[i] += p->totals.busy[i][c];
+        for (int c = 0; c < NDM_SIM_CAUSES; c++) {
+            p->phase_ns[i] += p->totals.exposed[i][c];
+            p->exposed_ns[c] += p->totals.exposed[i][c];
+        }
+    }
+}
+
+static void collect_rates(const run *r, ndm_plan_result *p)
+{
+    const ndm_sim_machine *m = r->request->machine;
+    double seconds = p->step_ns * 1e-9, ranks = (double)r->request->ranks;
+
+    p->parameters = ndm_model_parameters(r->model);
+    p->tokens = r->sequences * ndm_model_get_options(r->model)->seq_len *
+                ndm_context_axes_size(r->context, NDM_AXES_DP);
+    p->tokens_per_s = (double)p->tokens / seconds;
+    p->model_flops = ndm_model_flops_per_token(r->model) * p->tokens_per_s / ranks;
+    p->executed_flops = p->totals.flops / seconds;
+    p->mfu = p->model_flops / m->peak_flops;
+    p->hfu = p->executed_flops / m->peak_flops;
+}
+
+static void collect_memory(const run *r, ndm_plan_result *p)
+{
+    const ndm_sim_machine *m = r->request->machine;
+    const ndm_device *device = ndm_context_device(r->context);
+
+    p->memory = ndm_device_memory(device);
+    p->live = p->memory.peak_total_bytes;
+    p->reserved = (int64_t)(m->reserved_share * (double)ndm_sim_peak_rounded(device) +
+                            m->reserved_bytes);
+    p->needed = p->reserved + (int64_t)m->context_bytes;
+    p->fits = (double)p->needed <= m->memory_bytes;
+}
+
+static void collect_comm(const ndm_comm *comm, const ndm_comm_stats *before, ndm_plan_comm *c)
+{
+    const ndm_sim_options *o = ndm_sim_options_of(comm->owner->device);
+    ndm_sim_group g = ndm_sim_place(comm->ranks, comm->size, o->machine->ranks_per_domain);
+
+    *c = (ndm_plan_comm){.ranks = g.ranks, .domains = g.domains, .members = g.members};
+    memcpy(c->name, comm->name, sizeof c->name);
+    for (int k = 0; k < NDM_COLLECTIVE_COUNT; k++) {
+        c->calls[k] = comm->stats.calls[k] - before->calls[k];
+        c->received[k] = (double)(comm->stats.received_bytes[k] - before->received_bytes[k]);
+    }
+}
+
+static void collect_chain(const run *r, const ndm_comm_stats *before, int64_t n_before,
+                          ndm_plan_result *p)
+{
+    static const ndm_comm_stats none;
+    const ndm_context *c = r->context;
+    size_t used = 0;
+
+    for (int64_t i = 0; i < c->n_strategies && used < sizeof p->strategies; i++)
+        used += (size_t)snprintf(p->strategies + used, sizeof p->strategies - used, "%s%s",
+                                 i ? " + " : "", c->strategies[i]->name);
+    for (int64_t i = 0; ndm_comms_at(c->comms, i) && p->n_comms < NDM_PLAN_COMMS_MAX; i++)
+        collect_comm(ndm_comms_at(c->comms, i), i < n_before ? &before[i] : &none,
+                     &p->comms[p->n_comms++]);
+}
+
+static int64_t remember_comms(const run *r, ndm_comm_stats *stats)
+{
+    int64_t n = 0;
+
+    for (; n < NDM_PLAN_COMMS_MAX && ndm_comms_at(r->context->comms, n); n++)
+        stats[n] = ndm_comm_statistics(ndm_comms_at(r->context->comms, n));
+    return n;
+}
+
+static ndm_status write_trace(const run *r, double from)
+{
+    int64_t n;
+    const ndm_sim_span *spans = ndm_sim_trace(ndm_context_device(r->context), &n);
+
+    return r->request->trace ? ndm_plan_write_trace(spans, n, from, r->request->trace) : NDM_OK;
+}
+
+static ndm_status measure(run *r, ndm_plan_result *p)
+{
+    ndm_device *device = ndm_context_device(r->context);
+    ndm_comm_stats before[NDM_PLAN_COMMS_MAX];
+
+    if (!r->request->brief)
+        NDM_TRY(step(r));
+    ndm_sim_reset(device);
+    double from = ndm_sim_now(device);
+    int64_t n_before = remember_comms(r, before);
+    NDM_TRY(step(r));
+    p->totals = ndm_sim_get_totals(device);
+    p->step_ns = ndm_sim_now(device) - from;
+    for (int a = 0; a < NDM_AXIS_COUNT; a++)
+        p->mesh[a] = ndm_mesh_axis_size(r->context->mesh, (ndm_axis)a);
+    sum_times(p);
+    collect_rates(r, p);
+    collect_memory(r, p);
+    collect_chain(r, before, n_before, p);
+    return write_trace(r, from);
+}
+
+ndm_status ndm_plan_run(const ndm_plan_request *request, ndm_plan_result *result)
+{
+    run r = {.request = request};
+    ndm_status status = open(&r);
+
+    memset(result, 0, sizeof *result);
+    if (status == NDM_OK)
+        status = measure(&r, result);
+    close_run(&r);
+    return status;
+}

@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads what is known of a cluster: share/clusters/NAME.yaml. Numbers by key, and tables of
+ * measured matrix products, attentions and collectives, which a file may take from another. */
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/file.h"
+#include "core/yaml_read.h"
+#include "train/plan.h"
+
+typedef enum kind { REAL, WHOLE, SMALL, YES } kind;
+
+/* A number of a profile: where it goes, and the unit that the file gives it in. */
+typedef struct field {
+    const char *key;
+    kind kind;
+    size_t offset;
+    double unit;
+    bool required;
+} field;
+
+#define MACHINE(member) offsetof(ndm_sim_machine, member)
+
+static const field machine_fields[] = {
+    {"peak_tflops", REAL, MACHINE(peak_flops), 1e12, true},
+    {"clock", REAL, MACHINE(clock), 1, true},
+    {"gemm_share", REAL, MACHINE(gemm_share), 1, false},
+    {"fp8_speedup", REAL, MACHINE(fp8_speedup), 1, false},
+    {"memory_gib", REAL, MACHINE(memory_bytes), 1073741824.0, true},
+    {"memory_gbps", REAL, MACHINE(memory_bw), 1e9, true},
+    {"memory_share", REAL, MACHINE(memory_share), 1, true},
+    {"host_gbps", REAL, MACHINE(host_bw), 1e9, true},
+    {"attention_share", REAL, MACHINE(attention_share), 1, true},
+    {"kernel_us", REAL, MACHINE(kernel_ns), 1e3, true},
+    {"launch_us", REAL, MACHINE(launch_ns), 1e3, true},
+    {"contention", REAL, MACHINE(contention), 1, true},
+    {"activation_bytes", SMALL, MACHINE(activation_bytes), 1, true},
+    {"alloc_small", WHOLE, MACHINE(alloc_small), 1, false},
+    {"alloc_large", WHOLE, MACHINE(alloc_large), 1, false},
+    {"reserved_share", REAL, MACHINE(reserved_share), 1, true},
+    {"reserved_gib", REAL, MACHINE(reserved_bytes), 1073741824.0, true},
+    {"context_gib", REAL, MACHINE(context_bytes), 1073741824.0, true},
+    {"ranks_per_host", WHOLE, MACHINE(ranks_per_host), 1, true},
+    {"ranks_per_domain", WHOLE, MACHINE(ranks_per_domain), 1, true},
+    {"link_gbps", REAL, MACHINE(link_bw), 1e9, true},
+    {"network_gbps", REAL, MACHINE(network_bw), 1e9, true},
+    {"network_share", REAL, MACHINE(network_share), 1, true},
+    {"hop_us", REAL, MACHINE(hop_ns), 1e3, true},
+    {"step_us", REAL, MACHINE(step_ns), 1e3, true},
+    {"link_us", REAL, MACHINE(link_ns), 1e3, true},
+    {"link_scale", REAL, MACHINE(link_scale), 1, false},
+    {"latency_scale", REAL, MACHINE(latency_scale), 1, false},
+    {"windows", YES, MACHINE(windows), 1, false},
+};
+
+#define STACK(member) offsetof(ndm_sim_stack, member)
+static const field stack_fields[] = {
+    {"stack.attention_share", REAL, STACK(attention_share), 1, false},
+    {"stack.again_gemms", REAL, STACK(again_gemms), 1, false},
+    {"stack.again_all", REAL, STACK(again_all), 1, false},
+    {"stack.overlap", REAL, STACK(overlap), 1, false},
+    {"stack.fp8", YES, STACK(fp8), 1, false},
+    {"stack.fp8_gather", YES, STACK(fp8_gather), 1, false},
+    {"stack.tp_copy_bytes", REAL, STACK(tp_copy_bytes), 1, false},
+    {"stack.join_bytes", REAL, STACK(join_bytes), 1, false},
+    {"stack.expand_bytes", REAL, STACK(expand_bytes), 1, false},
+    {"stack.grad_bytes", REAL, STACK(grad_bytes), 1, false},
+    {"stack.gather_copy_bytes", REAL, STACK(gather_copy_bytes), 1, false},
+    {"stack.launches", REAL, STACK(launches), 1, false},
+};
+
+enum { MACHINE_FIELDS = sizeof machine_fields / sizeof *machine_fields };
+enum { STACK_FIELDS = sizeof stack_fields / sizeof *stack_fields };
+
+static void store(void *base, const field *f, double value)
+{
+    char *at = (char *)base + f->offset;
+
+    switch (f->kind) {
+    case REAL:
+        *(double *)(void *)at = value * f->unit;
+        break;
+    case WHOLE:
+        *(int64_t *)(void *)at = (int64_t)value;
+        break;
+    case SMALL:
+        *(int *)(void *)at = (int)value;
+        break;
+    case YES:
+        *(bool *)(void *)at = value != 0.0;
+        break;
+    }
+}
+
+static bool read_number(const char *text, double *value)
+{
+    char *end;
+    bool yes;
+
+    if (!text || !*text)
+        return false;
+    if (ndm_text_to_bool(text, &yes)) {
+        *value = yes;
+        return true;
+    }
+    *value = strtod(text, &end);
+    return *end == '\0' && !isnan(*value) && *value >= 0.0;
+}
+
+static const field *find_field(const field *fields, int n, const char *key)
+{
+    for (int i = 0; i < n; i++)
+        if (strcmp(fields[i].key, key) == 0)
+            return &fields[i];
+    return NULL;
+}
+
+static ndm_status refuse_key(const char *key, size_t length)
+{
+    const char *names[MACHINE_FIELDS + STACK_FIELDS];
+    char text[64];
+
+    for (int i = 0; i < MACHINE_FIELDS; i++)
+        names[i] = machine_fields[i].key;
+    for (int i = 0; i < STACK_FIELDS; i++)
+        names[MACHINE_FIELDS + i] = stack_fields[i].key;
+    snprintf(text, sizeof text, "%.*s", (int)length, key);
+    const char *near = ndm_text_nearest(text, names, MACHINE_FIELDS + STACK_FIELDS);
+    NDM_FAIL(NDM_ERR_USAGE, "plan: a profile has no number '%s'%s%s%s", text,
+             near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
+ndm_status ndm_plan_set(ndm_sim_machine *machine, ndm_sim_stack *stack, const char *assignment)
+{
+    const char *equal = strchr(assignment, '=');
+    char key[64];
+    double value;
+
+    if (!equal || equal - assignment >= (int)sizeof key || !read_number(equal + 1, &value))
+        NDM_FAIL(NDM_ERR_USAGE, "plan: '%s' is not KEY=NUMBER", assignment);
+    snprintf(key, sizeof key, "%.*s", (int)(equal - assignment), assignment);
+    const field *f = find_field(machine_fields, MACHINE_FIELDS, key);
+    if (f) {
+        store(machine, f, value);
+        return NDM_OK;
+    }
+    f = find_field(stack_fields, STACK_FIELDS, key);
+    if (!f)
+        return refuse_key(assignment, (size_t)(equal - assignment));
+    store(stack, f, value);
+    return NDM_OK;
+}
+
+/* ---- a file ------------------------------------------------------------------------------- */
+
+typedef struct reader {
+    yaml_document_t document;
+    const char *path;
+    ndm_sim_machine *machine;
+    bool seen[MACHINE_FIELDS];
+    bool tables_only; /* of a file that another takes its tables from */
+} reader;
+
+static ndm_status load_file(const char *path, ndm_sim_machine *machine, bool tables_only);
+
+/* A row of n numbers. */
+static ndm_status read_row(reader *r, yaml_node_t *node, double *row, int n)
+{
+    int i = 0;
+
+    if (node->type != YAML_SEQUENCE_NODE ||
+        node->data.sequence.items.top - node->data.sequence.items.start != n)
+        NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: a row of %d numbers is expected", r->path,
+                 ndm_yaml_line(node), n);
+    for (yaml_node_item_t *at = node->data.sequence.items.start; i < n; at++, i++)
+        if (!read_number(ndm_yaml_text(yaml_document_get_node(&r->document, *at)), &row[i]) ||
+            row[i] <= 0.0)
+            NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: a number above 0 is expected", r->path,
+                     ndm_yaml_line(node));
+    return NDM_OK;
+}
+
+static int row_count(const yaml_node_t *node)
+{
+    return node->type == YAML_SEQUENCE_NODE
+               ? (int)(node->data.sequence.items.top - node->data.sequence.items.start)
+               : -1;
+}
+
+static ndm_status check_rows(const reader *r, const yaml_node_t *node, int most)
+{
+    int n = row_count(node);
+
+    if (n < 1 || n > most)
+        NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: a list of 1 to %d rows is expected", r->path,
+                 ndm_yaml_line(node), most);
+    return NDM_OK;
+}
+
+static yaml_node_t *row_at(reader *r, const yaml_node_t *node, int i)
+{
+    return yaml_document_get_node(&r->document, node->data.sequence.items.start[i]);
+}
+
+static ndm_status read_gemms(reader *r, yaml_node_t *node)
+{
+    NDM_TRY(check_rows(r, node, NDM_SIM_GEMMS_MAX));
+    for (int i = 0; i < row_count(node); i++) {
+        double row[4];
+        NDM_TRY(read_row(r, row_at(r, node, i), row, 4));
+        r->machine->gemms[i] = (ndm_sim_gemm){row[0], row[1], row[2], row[3]};
+    }
+    r->machine->n_gemms = row_count(node);
+    return NDM_OK;
+}
+
+static ndm_status read_attentions(reader *r, yaml_node_t *node)
+{
+    NDM_TRY(check_rows(r, node, NDM_SIM_ATTENTIONS_MAX));
+    for (int i = 0; i < row_count(node); i++) {
+        double row[3];
+        NDM_TRY(read_row(r, row_at(r, node, i), row, 3));
+        r->machine->attentions[i] = (ndm_sim_attention){row[0], row[1], row[2]};
+    }
+    r->machine->n_attentions = row_count(node);
+    return NDM_OK;
+}
+
+static ndm_status read_curve(reader *r, int op, int64_t ranks, yaml_node_t *node)
+{
+    ndm_sim_machine *m = r->machine;
+
+    NDM_TRY(check_rows(r, node, NDM_SIM_CURVE_POINTS_MAX));
+    if (m->n_curves == NDM_SIM_CURVES_MAX)
+        NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: more than %d curves", r->path, ndm_yaml_line(node),
+                 NDM_SIM_CURVES_MAX);
+    ndm_sim_curve *c = &m->curves[m->n_curves++];
+    *c = (ndm_sim_curve){.op = op, .ranks = ranks, .n = row_count(node)};
+    for (int i = 0; i < c->n; i++) {
+        double row[2];
+        NDM_TRY(read_row(r, row_at(r, node, i), row, 2));
+        c->bytes[i] = row[0];
+        c->ns[i] = row[1] * 1e3;
+        if (i > 0 && c->bytes[i] <= c->bytes[i - 1])
+            NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: bytes do not ascend", r->path,
+                     ndm_yaml_line(row_at(r, node, i)));
+        if (i > 0 && c->ns[i] < c->ns[i - 1])
+            c->ns[i] = c->ns[i - 1]; /* noise: more bytes take no less time */
+    }
+    return NDM_OK;
+}
+
+typedef ndm_status (*pair_fn)(reader *r, const char *key, yaml_node_t *value, int64_t context);
+
+static ndm_status each_pair(reader *r, const yaml_node_t *node, pair_fn visit, int64_t context)
+{
+    if (!node || node->type != YAML_MAPPING_NODE)
+        NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: a mapping is expected", r->path,
+                 node ? ndm_yaml_line(node) : 1);
+    for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top;
+         p++) {
+        const char *key = ndm_yaml_text(yaml_document_get_node(&r->document, p->key));
+        if (!key)
+            NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: a key is expected", r->path, ndm_yaml_line(node));
+        NDM_TRY(visit(r, key, yaml_document_get_node(&r->document, p->value), context));
+    }
+    return NDM_OK;
+}
+
+static ndm_status visit_ranks(reader *r, const char *key, yaml_node_t *value, int64_t op)
+{
+    double ranks;
+
+    if (!read_number(key, &ranks) || ranks < 2)
+        NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: '%s' is no number of ranks", r->path, ndm_yaml_line(value),
+                 key);
+    return read_curve(r, (int)op, (int64_t)ranks, value);
+}
+
+static ndm_status visit_operation(reader *r, const char *key, yaml_node_t *value, int64_t context)
+{
+    (void)context;
+    for (int op = 0; op < NDM_COLLECTIVE_COUNT; op++)
+        if (strcmp(key, ndm_collective_name((ndm_collective)op)) == 0)
+            return each_pair(r, value, visit_ranks, op);
+    NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: there is no collective '%s'", r->path, ndm_yaml_line(value),
+             key);
+}
+
+/* Tables of another file of the same folder. */
+static ndm_status read_tables(reader *r, yaml_node_t *value)
+{
+    const char *name = ndm_yaml_text(value), *slash = strrchr(r->path, '/');
+    char path[1024];
+
+    if (!name || r->tables_only)
+        NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: the name of a file of tables is expected", r->path,
+                 ndm_yaml_line(value));
+    snprintf(path, sizeof path, "%.*s%s.yaml", slash ? (int)(slash - r->path) + 1 : 0, r->path,
+             name);
+    return load_file(path, r->machine, true);
+}
+
+static ndm_status read_text(const reader *r, const yaml_node_t *value, char *to, size_t bytes)
+{
+    const char *text = ndm_yaml_text(value);
+
+    if (!text || strlen(text) >= bytes)
+        NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: a text of up to %zu characters is expected", r->path,
+                 ndm_yaml_line(value), bytes - 1);
+    strcpy(to, text);
+    return NDM_OK;
+}
+
+static ndm_status visit_top(reader *r, const char *key, yaml_node_t *value, int64_t context)
+{
+    ndm_sim_machine *m = r->machine;
+    double number;
+
+    (void)context;
+    if (strcmp(key, "gemm") == 0)
+        return read_gemms(r, value);
+    if (strcmp(key, "attention") == 0)
+        return read_attentions(r, value);
+    if (strcmp(key, "collectives") == 0)
+        return each_pair(r, value, visit_operation, 0);
+    if (strcmp(key, "tables") == 0)
+        return read_tables(r, value);
+    if (strcmp(key, "name") == 0)
+        return read_text(r, value, m->name, sizeof m->name);
+    if (strcmp(key, "summary") == 0)
+        return read_text(r, value, m->summary, sizeof m->summary);
+    if (strcmp(key, "unit") == 0)
+        return read_text(r, value, m->unit, sizeof m->unit);
+    const field *f = find_field(machine_fields, MACHINE_FIELDS, key);
+    if (!f)
+        NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: unknown key '%s'", r->path, ndm_yaml_line(value), key);
+    if (!read_number(ndm_yaml_text(value), &number))
+        NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: %s is not a number", r->path, ndm_yaml_line(value), key);
+    r->seen[f - machine_fields] = true;
+    store(m, f, number);
+    return NDM_OK;
+}
+
+static ndm_status check_complete(const reader *r)
+{
+    const ndm_sim_machine *m = r->machine;
+
+    for (int i = 0; i < MACHINE_FIELDS && !r->tables_only; i++)
+        if (machine_fields[i].required && !r->seen[i])
+            NDM_FAIL(NDM_ERR_FORMAT, "%s: %s is missing", r->path, machine_fields[i].key);
+    if (r->tables_only)
+        return NDM_OK;
+    if (m->n_gemms == 0 && m->gemm_share <= 0.0)
+        NDM_FAIL(NDM_ERR_FORMAT, "%s: neither gemm nor gemm_share", r->path);
+    if (m->ranks_per_host < 1 || m->ranks_per_domain < 1 || m->activation_bytes < 1 ||
+        m->peak_flops <= 0.0 || m->clock <= 0.0 || m->memory_bw <= 0.0 || m->memory_share <= 0.0)
+        NDM_FAIL(NDM_ERR_FORMAT, "%s: sizes, peaks and shares are above 0", r->path);
+    return NDM_OK;
+}
+
+static ndm_status load_file(const char *path, ndm_sim_machine *machine, bool tables_only)
+{
+    ndm_buffer text = {0};
+    reader r = {.path = path, .machine = machine, .tables_only = tables_only};
+
+    NDM_TRY(ndm_file_read(path, &text));
+    ndm_status status = ndm_yaml_load(ndm_buffer_text(&text), text.length, path, &r.document);
+    ndm_buffer_finish(&text);
+    NDM_TRY(status);
+    status = each_pair(&r, yaml_document_get_root_node(&r.document), visit_top, 0);
+    yaml_document_delete(&r.document);
+    NDM_TRY(status);
+    return check_complete(&r);
+}
+
+/* ---- names -------------------------------------------------------------------------------- */
+
+static const char *const known[] = {"a100x8",        "a100x8-40gb", "h100x8",
+                                    "h100x8-vboost", "h100x8-500w", "h200x8",
+                                    "b200x8",        "gb200x4",     "cpu-cluster"};
+
+/* Where profiles are: NDM_SHARE, where they were installed, or the sources that built this. */
+static bool find_named(const char *name, char *path, size_t bytes)
+{
+    const char *folders[] = {getenv("NDM_SHARE"), NDM_SHARE_INSTALLED, NDM_SHARE_SOURCES};
+
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        if (!folders[i] || !*folders[i])
+            continue;
+        snprintf(path, bytes, "%s/clusters/%s.yaml", folders[i], name);
+        if (ndm_file_exists(path))
+            return true;
+    }
+    return false;
+}
+
+ndm_status ndm_plan_load_cluster(const char *name, ndm_sim_machine *machine)
+{
+    char path[1024];
+
+    *machine = (ndm_sim_machine){.link_scale = 1, .latency_scale = 1, .unit = "rank"};
+    if (strchr(name, '/') || strstr(name, ".yaml"))
+        return load_file(name, machine, false);
+    if (find_named(name, path, sizeof path))
+        return load_file(path, machine, false);
+    const char *near = ndm_text_nearest(name, known, sizeof known / sizeof *known);
+    NDM_FAIL(NDM_ERR_CONFIG, "cluster '%s' is neither a YAML file nor known%s%s%s", name,
+             near ? "; the nearest is '" : " (such as h100x8 or a100x8)", near ? near : "",
+             near ? "'" : "");
+}

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* All meshes of a number of ranks, with what else is open: each is a run of one step. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/plan.h"
+
+typedef struct search {
+    const ndm_plan_open *open;
+    ndm_plan_request request; /* of the row at hand */
+    ndm_plan_rows *rows;
+    int64_t capacity;
+} search;
+
+static ndm_status add_row(search *s, const ndm_plan_row *row)
+{
+    if (s->rows->n == s->capacity) {
+        int64_t capacity = s->capacity ? 2 * s->capacity : 256;
+        ndm_plan_row *items = realloc(s->rows->items, (size_t)capacity * sizeof *items);
+        if (!items)
+            NDM_FAIL(NDM_ERR_MEMORY, "no memory for %lld plans", (long long)capacity);
+        s->rows->items = items;
+        s->capacity = capacity;
+    }
+    s->rows->items[s->rows->n++] = *row;
+    return NDM_OK;
+}
+
+/* A refusal of the mesh or the memory is a row; any other failure ends the search. */
+static ndm_status try_row(search *s, bool *refused)
+{
+    const ndm_parallelism_config *m = &s->request.parallelism;
+    ndm_plan_row row = {.mesh = {m->dp_replicate, m->dp_shard, m->cp, m->tp},
+                        .micro_batch = s->request.options.micro_batch,
+                        .recompute = s->request.options.recompute};
+    ndm_plan_result result;
+    ndm_status status = ndm_plan_run(&s->request, &result);
+
+    *refused = status == NDM_ERR_CONFIG;
+    if (status != NDM_OK && status != NDM_ERR_CONFIG && status != NDM_ERR_MEMORY)
+        return status;
+    if (status == NDM_OK) {
+        row.fits = result.fits;
+        row.tokens_per_s = result.tokens_per_s;
+        row.step_ns = result.step_ns;
+        row.mfu = result.mfu;
+        row.needed = result.needed;
+        if (!row.fits)
+            snprintf(row.why, sizeof row.why, "needs %.1f GiB of %.1f",
+                     (double)row.needed / 1073741824.0,
+                     s->request.machine->memory_bytes / 1073741824.0);
+    } else {
+        snprintf(row.why, sizeof row.why, "%s",
+                 status == NDM_ERR_MEMORY ? "more memory than there is" : ndm_error_message());
+    }
+    return add_row(s, &row);
+}
+
+static ndm_status try_recomputes(search *s, bool *refused)
+{
+    static const ndm_recompute all[] = {NDM_RECOMPUTE_NONE, NDM_RECOMPUTE_SELECTIVE,
+                                        NDM_RECOMPUTE_FULL};
+
+    if (!s->open->recompute)
+        return try_row(s, refused);
+    *refused = false;
+    for (int i = 0; i < 3 && !*refused; i++) {
+        s->request.options.recompute = all[i];
+        NDM_TRY(try_row(s, refused));
+    }
+    return NDM_OK;
+}
+
+/* Whether any of the last rows fits: a larger micro-batch needs more. */
+static bool some_fit(const search *s, int64_t from)
+{
+    for (int64_t i = from; i < s->rows->n; i++)
+        if (s->rows->items[i].fits)
+            return true;
+    return false;
+}
+
+static ndm_status try_mesh(search *s)
+{
+    bool refused = false;
+
+    if (!s->open->micro_batch)
+        return try_recomputes(s, &refused);
+    for (int64_t b = 1; b <= s->open->micro_batch_max && !refused; b *= 2) {
+        int64_t from = s->rows->n;
+        s->request.options.micro_batch = b;
+        NDM_TRY(try_recomputes(s, &refused));
+        if (!some_fit(s, from))
+            break;
+    }
+    return NDM_OK;
+}
+
+static ndm_status try_meshes(search *s)
+{
+    int64_t n = s->request.ranks;
+    ndm_parallelism_config *m = &s->request.parallelism;
+
+    if (!s->open->mesh)
+        return try_mesh(s);
+    for (int64_t tp = 1; tp <= n; tp++)
+        for (int64_t cp = 1; n % tp == 0 && cp <= n / tp; cp++)
+            for (int64_t shard = 1; n / tp % cp == 0 && shard <= n / tp / cp; shard++) {
+                if (n / tp / cp % shard)
+                    continue;
+                m->tp = tp;
+                m->cp = cp;
+                m->dp_shard = shard;
+                m->dp_replicate = n / tp / cp / shard;
+                NDM_TRY(try_mesh(s));
+            }
+    return NDM_OK;
+}
+
+static int faster(const void *a, const void *b)
+{
+    const ndm_plan_row *x = a, *y = b;
+
+    if (x->fits != y->fits)
+        return x->fits ? -1 : 1;
+    return x->tokens_per_s > y->tokens_per_s ? -1 : x->tokens_per_s < y->tokens_per_s;
+}
+
+ndm_status ndm_plan_search(const ndm_plan_request *request, const ndm_plan_open *open,
+                           ndm_plan_rows *rows)
+{
+    search s = {.open = open, .request = *request, .rows = rows};
+
+    memset(rows, 0, sizeof *rows);
+    s.request.brief = true;
+    s.request.refuse_large = true;
+    s.request.trace = NULL;
+    ndm_status status = try_meshes(&s);
+    if (status != NDM_OK) {
+        free(rows->items);
+        memset(rows, 0, sizeof *rows);
+        return status;
+    }
+    qsort(rows->items, (size_t)rows->n, sizeof *rows->items, faster);
+    for (int64_t i = 0; i < rows->n; i++)
+        rows->fit += rows->items[i].fits;
+    return NDM_OK;
+}
