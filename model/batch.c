@@ -17,9 +17,13 @@ static staged stage(ndm_model *m)
     return (staged){h, h + n, h + 2 * n, h + 3 * n, h + 4 * n, h + 5 * n, h + 6 * n};
 }
 
-static ndm_status check_token(const ndm_model *m, int64_t sequence, int32_t at, int32_t id,
-                              int32_t target, int32_t position)
+/* Token `at` of a sequence; a token sees itself at least. */
+static ndm_status check_token(const ndm_model *m, const ndm_batch *b, int64_t sequence, int32_t at)
 {
+    int64_t i = sequence * m->options.seq_len + at;
+    int32_t id = b->inputs[i], target = b->targets[i];
+    int32_t position = b->positions ? b->positions[i] : at, first = b->first ? b->first[i] : 0;
+
     if (id < 0 || id >= m->config.vocab)
         NDM_FAIL(NDM_ERR_CONFIG, "sequence %lld, token %d: id %d is outside the vocabulary of %lld",
                  (long long)sequence, at, id, (long long)m->config.vocab);
@@ -30,6 +34,21 @@ static ndm_status check_token(const ndm_model *m, int64_t sequence, int32_t at, 
     if (position < 0 || position >= m->options.seq_len)
         NDM_FAIL(NDM_ERR_CONFIG, "sequence %lld, token %d: position %d is outside 0..%lld",
                  (long long)sequence, at, position, (long long)m->options.seq_len - 1);
+    if (first < 0 || first > at)
+        NDM_FAIL(NDM_ERR_CONFIG,
+                 "sequence %lld, token %d: the first it may attend to, %d, is outside 0..%d",
+                 (long long)sequence, at, first, at);
+    return NDM_OK;
+}
+
+ndm_status ndm_model_check_batch(const ndm_model *model, const ndm_batch *batch, int64_t sequences)
+{
+    if (batch->sequences != sequences)
+        NDM_FAIL(NDM_ERR_USAGE, "a batch of %lld sequences; %lld are needed",
+                 (long long)batch->sequences, (long long)sequences);
+    for (int64_t i = 0; i < sequences; i++)
+        for (int32_t at = 0; at < model->options.seq_len; at++)
+            NDM_TRY(check_token(model, batch, i, at));
     return NDM_OK;
 }
 
@@ -44,26 +63,23 @@ static void stage_padding(const staged *s, int64_t row, int32_t place)
         place; /* it sees itself alone, and no token sees it: it comes last */
 }
 
-static ndm_status stage_row(ndm_model *m, const staged *s, const ndm_batch *b, int64_t sequence,
-                            int32_t at, int64_t row)
+static void stage_row(const ndm_model *m, const staged *s, const ndm_batch *b, int64_t sequence,
+                      int32_t at, int64_t row)
 {
     int64_t from = sequence * m->options.seq_len + at;
-    int32_t id = b->inputs[from], target = b->targets[from],
-            position = b->positions ? b->positions[from] : at;
+    int32_t id = b->inputs[from];
 
-    NDM_TRY(check_token(m, sequence, at, id, target, position));
     s->ids[row] = id;
     s->grad_ids[row] = id == m->config.pad_token
                            ? -1
                            : id; /* transformers' padding_idx: that row learns nothing */
-    s->targets[row] = target;
-    s->positions[row] = position;
+    s->targets[row] = b->targets[from];
+    s->positions[row] = b->positions ? b->positions[from] : at;
     s->index[row] = at;
     s->first[row] = b->first ? b->first[from] : 0;
-    return NDM_OK;
 }
 
-static ndm_status stage_batch(ndm_model *m, const staged *s, const ndm_batch *b)
+static void stage_batch(ndm_model *m, const staged *s, const ndm_batch *b)
 {
     int64_t row = 0, seq_len = m->options.seq_len;
 
@@ -72,7 +88,7 @@ static ndm_status stage_batch(ndm_model *m, const staged *s, const ndm_batch *b)
             if (m->picks[j] >= seq_len)
                 stage_padding(s, row, m->picks[j]);
             else
-                NDM_TRY(stage_row(m, s, b, i, m->picks[j], row));
+                stage_row(m, s, b, i, m->picks[j], row);
         }
     for (; row < m->size.padded; row++)
         stage_padding(s, row, 0);
@@ -81,7 +97,6 @@ static ndm_status stage_batch(ndm_model *m, const staged *s, const ndm_batch *b)
         int32_t window = s->index[row] - (int32_t)m->config.sliding_window + 1;
         s->window_first[row] = s->first[row] > window ? s->first[row] : window;
     }
-    return NDM_OK;
 }
 
 ndm_status ndm_model_feed(ndm_model *model, const ndm_batch *batch)
@@ -99,10 +114,8 @@ ndm_status ndm_model_feed(ndm_model *model, const ndm_batch *batch)
                   {model->first, s.first},
                   {model->window_first, s.window_first}};
 
-    if (batch->sequences != model->size.batch)
-        NDM_FAIL(NDM_ERR_USAGE, "a micro-batch of %lld sequences; the model was made for %lld",
-                 (long long)batch->sequences, (long long)model->size.batch);
-    NDM_TRY(stage_batch(model, &s, batch));
+    NDM_TRY(ndm_model_check_batch(model, batch, model->size.batch));
+    stage_batch(model, &s, batch);
     for (size_t i = 0; i < sizeof copies / sizeof copies[0]; i++)
         NDM_TRY(ndm_copy(model->context->compute, copies[i].device, copies[i].host, bytes,
                          NDM_HOST_TO_DEVICE));

@@ -106,8 +106,16 @@ static ndm_status load(ndm_model *m, const char *folder)
     return status;
 }
 
+ndm_status ndm_model_change(ndm_model *model)
+{
+    for (int64_t u = 0; u < model->n_units; u++)
+        NDM_TRY(ndm_unit_change(model->units[u]));
+    return NDM_OK;
+}
+
 ndm_status ndm_model_load(ndm_model *model, const char *folder)
 {
+    NDM_TRY(ndm_model_change(model));
     return ndm_context_agree(model->context, load(model, folder));
 }
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The pieces behind model/memory.h: a list of allocations and windows, freed together. */
 #include "model/memory.h"
 
 #include <stdlib.h>

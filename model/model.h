@@ -190,6 +190,9 @@ typedef struct ndm_model_files {
 NDM_MUST_USE ndm_status ndm_model_plan_files(const ndm_model *model, const ndm_model_files *files,
                                              ndm_safetensors_writer **writer);
 NDM_MUST_USE ndm_status ndm_model_load_from(ndm_model *model, const ndm_safetensors *file);
+/* Before weights are read: from here on none reads the old ones. Ahead of all that may fail on one
+ * rank alone. Collective over: world. */
+NDM_MUST_USE ndm_status ndm_model_change(ndm_model *model);
 /* Whether a folder's tensors are those of the model, by their headers alone. */
 NDM_MUST_USE ndm_status ndm_model_check_weights(const ndm_model *model, const char *folder);
 /* config.json, and the companions that the model's folder has. */
@@ -212,7 +215,10 @@ NDM_MUST_USE ndm_status ndm_wrap_plan(const ndm_model_config *config, const ndm_
 NDM_MUST_USE ndm_status ndm_model_plan(ndm_model *model);
 void ndm_model_unplan(ndm_model *model);
 
-/* batch.c: this rank's tokens of a micro-batch, to the device. */
+/* batch.c: whether a batch has so many sequences of tokens that the model can take. */
+NDM_MUST_USE ndm_status ndm_model_check_batch(const ndm_model *model, const ndm_batch *batch,
+                                              int64_t sequences);
+/* This rank's tokens of a micro-batch, checked, to the device. */
 NDM_MUST_USE ndm_status ndm_model_feed(ndm_model *model, const ndm_batch *batch);
 
 /* rope.c: tables of the config's positions. */

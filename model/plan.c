@@ -6,7 +6,8 @@
 #include "mesh/rules.h"
 #include "model/model.h"
 
-enum { CHUNK_FLOATS = 16 << 20 };
+/* Places of tokens, and rows of padding behind them, are counted in 32 bits. */
+enum { CHUNK_FLOATS = 16 << 20, TOKENS_MAX = 1 << 30 };
 
 static int64_t min64(int64_t a, int64_t b)
 {
@@ -50,6 +51,10 @@ static ndm_status check_options(const ndm_model *m)
                  (long long)o->micro_batch);
     if (o->seq_len < 1)
         NDM_FAIL(NDM_ERR_CONFIG, "seq_len=%lld; at least 1 is needed", (long long)o->seq_len);
+    if (o->seq_len > TOKENS_MAX / o->micro_batch)
+        NDM_FAIL(NDM_ERR_CONFIG,
+                 "micro_batch=%lld of seq_len=%lld; a forward takes at most %d tokens",
+                 (long long)o->micro_batch, (long long)o->seq_len, TOKENS_MAX);
     if (m->config.learned_positions && o->seq_len > m->config.max_positions)
         NDM_FAIL(NDM_ERR_CONFIG, "seq_len=%lld is longer than the model's %lld learned positions",
                  (long long)o->seq_len, (long long)m->config.max_positions);

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/error.h"
+#include "core/hash.h"
 #include "core/log.h"
 #include "mesh/machine.h"
 #include "mesh/placement.h"
@@ -58,12 +60,19 @@ static ndm_status build_mesh(ndm_context *c)
 /* All ranks must have built the same mesh from the same configuration with the same binary. */
 static ndm_status verify(ndm_context *c, const ndm_context_options *o)
 {
-    enum { OWN = 7 };
+    enum { OWN = 8 };
     const ndm_parallelism_config *p = &c->parallelism;
-    long long sizes[] = {p->dp_replicate, p->dp_shard,  p->cp,
-                         p->tp,           p->cp_method, p->no_sequence_parallel};
+    size_t order_bytes = (size_t)ndm_world_size(c->world) * sizeof *c->order;
+    long long sizes[] = {p->dp_replicate,
+                         p->dp_shard,
+                         p->cp,
+                         p->tp,
+                         p->cp_method,
+                         p->no_sequence_parallel,
+                         (long long)ndm_hash_64(c->order, order_bytes)};
     static const char *const names[] = {"dp_replicate", "dp_shard",  "cp",
-                                        "tp",           "cp_method", "no_sequence_parallel"};
+                                        "tp",           "cp_method", "no_sequence_parallel",
+                                        "order (hash)"};
     char text[OWN - 1][24];
     ndm_fact *facts = calloc((size_t)(OWN + o->n_facts), sizeof *facts);
 
@@ -247,10 +256,24 @@ static void free_parts(ndm_context *c)
     free(c->order);
 }
 
+void ndm_context_settle(ndm_context *c)
+{
+    ndm_stream *const streams[] = {c->compute, c->gather, c->reduce};
+    ndm_status status = NDM_OK;
+    ndm_error kept;
+
+    ndm_error_keep(&kept);
+    for (int i = 0; i < 3 && status == NDM_OK; i++)
+        status = ndm_stream_synchronize(streams[i]);
+    if (status != NDM_OK)
+        ndm_error_restore(&kept);
+}
+
 void ndm_context_destroy(ndm_context *context)
 {
     if (!context)
         return;
+    ndm_context_settle(context);
     free_parts(context);
     ndm_world_leave(context->world);
     free(context);

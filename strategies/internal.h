@@ -62,7 +62,6 @@ struct ndm_context {
     struct ndm_unit *live; /* gathered units that can be resharded, oldest first */
     int64_t n_live;
     int64_t micro_batch, micro_batches;
-    int64_t units;     /* made and not destroyed */
     struct ndm_cp *cp; /* of context parallelism, made by its first use (strategies/cp_state.c) */
 };
 
@@ -78,6 +77,10 @@ int64_t ndm_context_axes_size(const ndm_context *context, ndm_axis_set axes);
 NDM_MUST_USE ndm_status ndm_context_sum(ndm_context *context, double *value);
 /* Whether activations between tp regions are split by token. */
 bool ndm_context_sequence_parallel(const ndm_context *context);
+
+/* Waits for all that is queued, before memory goes that it reads or writes, here and on other ranks.
+ * After a failure, which nothing queued survives, it returns at once. Keeps the last message. */
+void ndm_context_settle(ndm_context *context);
 
 /* Frees what context parallelism holds; its streams are idle. */
 void ndm_cp_finish(ndm_context *context);
@@ -168,12 +171,13 @@ static inline bool ndm_unit_master_is_whole(const ndm_unit *unit)
     return unit->shards == 1 && unit->fsdp.param_dtype == NDM_F32;
 }
 
-/* The gathered array; valid while it is gathered. */
+/* The gathered array; valid while it is gathered, and NULL where nothing is. */
 static inline void *ndm_unit_whole(const ndm_unit *unit)
 {
     return unit->window                     ? unit->window
            : ndm_unit_master_is_whole(unit) ? unit->master
-                                            : unit->gathered->memory;
+           : unit->gathered                 ? unit->gathered->memory
+                                            : NULL;
 }
 
 /* The gathered array stays between uses, until the optimizer changes the master. */
@@ -189,11 +193,16 @@ static inline bool ndm_unit_defers(const ndm_unit *unit)
     return unit->shards == 1 || unit->fsdp.zero == 1 || unit->fsdp.defer_sync;
 }
 
+/* Before the master is written outside an optimizer's step: where ranks share a window, waits until
+ * none reads the old weights. A barrier over dp_shard_cp, if they were gathered since they last
+ * changed. */
+NDM_MUST_USE ndm_status ndm_unit_change(ndm_unit *unit);
+
 /* Marks the gathered weights as old; called after kernels on the compute stream changed the master.
  */
 NDM_MUST_USE ndm_status ndm_unit_changed(ndm_unit *unit);
 
-/* Gives buffers back without looking at streams, before the unit goes. */
+/* Gives buffers back, before the unit goes; streams are idle. */
 void ndm_unit_forget(ndm_unit *unit);
 
 /* Pieces that the sharding strategies are made of (strategies/reduce.c), all on `stream`. A target

@@ -4,23 +4,35 @@
  *
  * Sums are fp32 whatever the wire carries. With deferral the whole array lives over all
  * micro-batches and is reduced once; without, each micro-batch is reduced and added to the slice.
- */
+ * The first micro-batch of a step begins anew, also where no step followed the last one. */
 #include "core/dtype.h"
 #include "strategies/internal.h"
 
+/* A zero array that kernels on `stream` may add to. */
+static ndm_status clear_grads(ndm_unit *u, ndm_stream *stream)
+{
+    int64_t bytes = u->numel * (int64_t)sizeof(float);
+
+    if (u->shards == 1) {
+        NDM_TRY(ndm_stream_wait(stream, u->reduce_done)); /* it is reduced in place */
+        return ndm_zero(stream, u->grad_slice, bytes);
+    }
+    if (!u->grads)
+        NDM_TRY(ndm_pool_take_shared(u->context, u->shard, bytes, NDM_MEMORY_GRADIENTS, stream,
+                                     &u->grads));
+    return ndm_zero(stream, u->grads->memory, bytes);
+}
+
 ndm_status ndm_unit_grads_begin(ndm_unit *unit, ndm_stream *stream)
 {
-    int64_t bytes = unit->numel * (int64_t)sizeof(float);
+    bool first = unit->context->micro_batch == 0 && !unit->in_backward;
 
-    unit->in_backward = true;
-    if (unit->grads_begun)
-        return NDM_OK;
-    unit->grads_begun = true;
-    if (unit->shards == 1)
-        return ndm_zero(stream, unit->grad_slice, bytes);
-    NDM_TRY(ndm_pool_take_shared(unit->context, unit->shard, bytes, NDM_MEMORY_GRADIENTS, stream,
-                                 &unit->grads));
-    return ndm_zero(stream, unit->grads->memory, bytes);
+    if (first || !unit->grads_begun)
+        NDM_TRY(clear_grads(unit, stream));
+    if (first)
+        unit->grads_reduced = false;
+    unit->grads_begun = unit->in_backward = true;
+    return NDM_OK;
 }
 
 ndm_status ndm_unit_reduce_grads(ndm_unit *unit, ndm_stream *stream)

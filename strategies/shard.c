@@ -165,6 +165,14 @@ ndm_status ndm_unit_reshard(ndm_unit *unit, ndm_stream *stream)
     return give_back(unit, stream);
 }
 
+ndm_status ndm_unit_change(ndm_unit *unit)
+{
+    if (!unit->window || unit->stale)
+        return NDM_OK;
+    NDM_TRY(ndm_barrier(unit->shard, unit->context->compute));
+    return ndm_unit_changed(unit);
+}
+
 ndm_status ndm_unit_changed(ndm_unit *unit)
 {
     unit->stale = true;

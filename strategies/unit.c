@@ -30,7 +30,9 @@ static void lay_out(ndm_unit *u)
 static ndm_status place_params(ndm_unit *u, const ndm_param_spec *specs)
 {
     for (int64_t i = 0; i < u->n_params; i++) {
-        NDM_TRY(ndm_param_place(u->context, &specs[i], &u->params[i]));
+        ndm_status status = ndm_param_place(u->context, &specs[i], &u->params[i]);
+        u->params[i].spec.name = NULL; /* the caller's, which destroy must not free */
+        NDM_TRY(status);
         u->params[i].spec.name = strdup(specs[i].name);
         if (!u->params[i].spec.name)
             NDM_FAIL(NDM_ERR_MEMORY, "no memory for unit %s", u->name);
@@ -189,7 +191,6 @@ ndm_status ndm_unit_create(ndm_context *context, const char *name, const ndm_par
         NDM_FAIL(NDM_ERR_MEMORY, "no memory for unit %s", name);
     u->context = context;
     u->fsdp = fsdp ? *fsdp : defaults;
-    context->units++;
     ndm_status status = build(u, name, specs, n_specs);
     if (status != NDM_OK) {
         ndm_unit_destroy(u);
@@ -205,6 +206,7 @@ void ndm_unit_destroy(ndm_unit *u)
         return;
     ndm_device *device = u->context->device;
 
+    ndm_context_settle(u->context);
     ndm_unit_forget(u);
     if (u->master && !ndm_unit_master_in_window(u))
         ndm_device_free(device, u->master);
@@ -221,7 +223,6 @@ void ndm_unit_destroy(ndm_unit *u)
     free(u->params);
     free(u->segments);
     free(u->name);
-    u->context->units--;
     free(u);
 }
 
@@ -263,13 +264,14 @@ float *ndm_unit_master(ndm_unit *unit)
 const void *ndm_unit_weight(const ndm_unit *unit, int64_t i)
 {
     size_t bytes = ndm_dtype_bytes(unit->fsdp.param_dtype);
+    const char *whole = ndm_unit_whole(unit);
 
-    return (const char *)ndm_unit_whole(unit) + (size_t)unit->params[i].start * bytes;
+    return whole ? whole + (size_t)unit->params[i].start * bytes : NULL;
 }
 
 float *ndm_unit_grad(const ndm_unit *unit, int64_t i)
 {
-    float *base = unit->shards == 1 ? unit->grad_slice : unit->grads->memory;
+    float *base = unit->shards == 1 ? unit->grad_slice : unit->grads ? unit->grads->memory : NULL;
 
-    return base + unit->params[i].start;
+    return base ? base + unit->params[i].start : NULL;
 }

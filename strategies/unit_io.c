@@ -122,6 +122,7 @@ ndm_status ndm_unit_write_host(const ndm_unit *unit, const float *slice, ndm_uni
 
 ndm_status ndm_unit_read(ndm_unit *unit, ndm_unit_range_fn read, void *user)
 {
+    NDM_TRY(ndm_unit_change(unit));
     NDM_TRY(ndm_unit_read_array(unit, unit->master, read, user));
     return ndm_unit_changed(unit);
 }

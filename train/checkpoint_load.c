@@ -121,8 +121,10 @@ static ndm_status load(ndm_trainer *t, const char *path, ndm_checkpoint_state *s
 
 ndm_status ndm_checkpoint_load(ndm_trainer *trainer, const char *path, ndm_checkpoint_state *state)
 {
-    return ndm_context_agree(ndm_model_context(ndm_trainer_model(trainer)),
-                             load(trainer, path, state));
+    ndm_model *model = ndm_trainer_model(trainer);
+
+    NDM_TRY(ndm_model_change(model));
+    return ndm_context_agree(ndm_model_context(model), load(trainer, path, state));
 }
 
 /* ---- the newest --------------------------------------------------------------------------- */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "core/clock.h"
-#include "strategies/internal.h"
+#include "model/model.h"
 #include "train/schedule.h"
 #include "train/trainer.h"
 
@@ -143,22 +143,6 @@ static int64_t count_valid(const ndm_trainer *t, const ndm_batch *batch)
     return valid;
 }
 
-static ndm_status check_batch(const ndm_trainer *t, const ndm_batch *batch, int64_t sequences)
-{
-    int64_t n = sequences * ndm_model_get_options(t->model)->seq_len,
-            vocab = ndm_model_vocab(t->model);
-
-    if (batch->sequences != sequences)
-        NDM_FAIL(NDM_ERR_USAGE, "a batch of %lld sequences; %lld are needed",
-                 (long long)batch->sequences, (long long)sequences);
-    for (int64_t i = 0; i < n; i++)
-        if (batch->inputs[i] < 0 || batch->inputs[i] >= vocab || batch->targets[i] >= vocab)
-            NDM_FAIL(NDM_ERR_CONFIG,
-                     "token %lld of the batch: id %d or label %d is outside the vocabulary of %lld",
-                     (long long)i, batch->inputs[i], batch->targets[i], (long long)vocab);
-    return NDM_OK;
-}
-
 /* Micro-batch i of a batch. */
 static ndm_batch micro_batch(const ndm_trainer *t, const ndm_batch *batch, int64_t i)
 {
@@ -207,7 +191,7 @@ ndm_status ndm_trainer_step(ndm_trainer *trainer, const ndm_batch *batch, ndm_st
     ndm_step_options optimizer = t->options.optimizer;
     double loss;
 
-    NDM_TRY(ndm_context_agree(t->context, check_batch(t, batch, sequences)));
+    NDM_TRY(ndm_context_agree(t->context, ndm_model_check_batch(t->model, batch, sequences)));
     tokens = count_valid(t, batch);
     NDM_TRY(reduce_host(t, NDM_AXES_DP, NDM_SUM, &tokens, 1));
     NDM_TRY(run_micro_batches(t, batch, tokens));
@@ -231,7 +215,7 @@ ndm_status ndm_trainer_evaluate(ndm_trainer *trainer, const ndm_batch *batch, do
     ndm_trainer *t = trainer;
     int64_t sequences = ndm_model_get_options(t->model)->micro_batch;
 
-    NDM_TRY(ndm_context_agree(t->context, check_batch(t, batch, sequences)));
+    NDM_TRY(ndm_context_agree(t->context, ndm_model_check_batch(t->model, batch, sequences)));
     *tokens = count_valid(t, batch);
     NDM_TRY(reduce_host(t, NDM_AXES_DP, NDM_SUM, tokens, 1));
     NDM_TRY(ndm_model_evaluate(t->model, batch));

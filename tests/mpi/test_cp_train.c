@@ -117,6 +117,7 @@ static outcome run(const job *j, const ndm_parallelism_config *mesh, MPI_Comm co
     outcome o = {0};
 
     options.device = "cpu";
+    options.kernels = "ref"; /* LeakSanitizer crashes once a gemm library is loaded */
     options.threads = 1;
     options.timeout_s = 60;
     options.mpi_comm = &comm;
