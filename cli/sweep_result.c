@@ -98,8 +98,10 @@ static ndm_status fill_row(const runs *r, const ndm_sweep_run *reference, int64_
 
 const char *ndm_sweep_rule_of(const char *message, char text[NDM_SWEEP_MESSAGE])
 {
-    size_t n = 0;
+    size_t n = 0, rank = strspn(message, "rank 0123456789");
 
+    if (strncmp(message, "rank ", 5) == 0 && strncmp(message + rank, ": ", 2) == 0)
+        message += rank + 2; /* who found it first does not matter */
     for (const char *c = message; *c != '\0' && *c != ';' && n < NDM_SWEEP_MESSAGE - 1; c++) {
         bool word = n > 0 && (isalnum((unsigned char)text[n - 1]) || text[n - 1] == '_');
         bool digit = isdigit((unsigned char)*c);
