@@ -163,6 +163,7 @@ static ndm_status export_model(ndm_training *r)
 
 static ndm_status train(ndm_training *r)
 {
+    ndm_training_report_start(r);
     ndm_trainer_before_update(r->trainer, dump_grads, r);
     watch_signals(r->trainer);
     ndm_status status = loop(r);

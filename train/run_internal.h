@@ -36,6 +36,8 @@ typedef struct ndm_training {
 
 /* ---- run_report.c: on rank 0 only, local. A closed metrics file takes nothing. ---- */
 NDM_MUST_USE ndm_status ndm_training_open_metrics(ndm_training *r);
+/* Model, mesh and units, for people: two lines before the first step. */
+void ndm_training_report_start(const ndm_training *r);
 NDM_MUST_USE ndm_status ndm_training_report_step(ndm_training *r);
 NDM_MUST_USE ndm_status ndm_training_report_eval(ndm_training *r, double loss, int64_t tokens);
 NDM_MUST_USE ndm_status ndm_training_report_save(ndm_training *r, const ndm_save_result *save);

@@ -44,6 +44,41 @@ ndm_status ndm_training_open_metrics(ndm_training *r)
     return ndm_metrics_end(r->metrics);
 }
 
+/* Units in the order of the forward; a run of layers with the same size is one entry. */
+static void print_units(const ndm_training *r, FILE *out)
+{
+    int64_t n;
+    ndm_unit *const *units = ndm_model_units(r->model, &n);
+
+    fprintf(out, "ndmesh: units:");
+    for (int64_t i = 0, last; i < n; i = last + 1) {
+        for (last = i; last + 1 < n && ndm_unit_numel(units[last + 1]) == ndm_unit_numel(units[i]);)
+            last++;
+        fprintf(out, "%s %s", i > 0 ? "," : "", ndm_unit_name(units[i]));
+        if (last > i)
+            fprintf(out, " to %s", ndm_unit_name(units[last]));
+        fprintf(out, " (%lld%s)", (long long)ndm_unit_numel(units[i]), last > i ? " each" : "");
+    }
+    fprintf(out, "\n");
+}
+
+void ndm_training_report_start(const ndm_training *r)
+{
+    const ndm_mesh *mesh = ndm_context_mesh(r->context);
+    FILE *out = r->progress.stream;
+
+    if (ndm_context_rank(r->context) != 0 || !out)
+        return;
+    fprintf(out,
+            "ndmesh: %s: %lld parameters on %lld ranks =", ndm_option_string(r->options, "model"),
+            (long long)ndm_model_parameters(r->model), (long long)ndm_context_size(r->context));
+    for (int a = 0; a < NDM_AXIS_COUNT; a++)
+        fprintf(out, "%s %s %lld", a > 0 ? " x" : "", ndm_axis_table()[a].name,
+                (long long)ndm_mesh_axis_size(mesh, (ndm_axis)a));
+    fprintf(out, "\n");
+    print_units(r, out);
+}
+
 ndm_status ndm_training_report_step(ndm_training *r)
 {
     const ndm_step_result *s = &r->last;
