@@ -35,8 +35,7 @@ done:
     return status;
 }
 
-/* ---- the verb
- * ------------------------------------------------------------------------------------------ */
+/* ---- the verb -------------------------------------------------------------------------------- */
 
 static ndm_status train(int argc, const char *const *argv, ndm_run_outcome *outcome)
 {

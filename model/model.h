@@ -155,8 +155,7 @@ struct ndm_model_op {
 extern const ndm_model_op ndm_decoder_ops[];
 extern const int ndm_decoder_op_count;
 
-/* ---- pieces ------------------------------------------------------------------------------------
- */
+/* ---- pieces ---------------------------------------------------------------------------------- */
 
 /* Slot of the run's layer. */
 static inline float *ndm_run_slot(const ndm_run *run, ndm_slot slot)

@@ -21,8 +21,7 @@ static bool applies(const ndm_context *context, const ndm_fsdp_config *fsdp)
     return ndm_context_axes_size(context, NDM_AXIS_CP) > 1;
 }
 
-/* ---- choice of a method ------------------------------------------------------------------------
- */
+/* ---- choice of a method ---------------------------------------------------------------------- */
 
 static void add_bytes(void *user, const ndm_traffic *traffic)
 {
@@ -61,8 +60,7 @@ static const ndm_cp_method_ops *method_of(const ndm_context *context, const ndm_
     }
 }
 
-/* ---- hooks -------------------------------------------------------------------------------------
- */
+/* ---- hooks ----------------------------------------------------------------------------------- */
 
 /* Heads of a rank: tp cuts them, and repeats key-value heads that it cannot cut. */
 static ndm_cp_sizes sizes_of_model(const ndm_context *context, const ndm_demands *d)

@@ -33,8 +33,7 @@ typedef struct ndm_cp_method_ops {
 
 extern const ndm_cp_method_ops ndm_cp_ring, ndm_cp_all_gather, ndm_cp_ulysses;
 
-/* ---- what a context keeps between calls (strategies/cp_state.c) --------------------------------
- */
+/* ---- what a context keeps between calls (strategies/cp_state.c) ------------------------------ */
 
 struct ndm_cp {
     const ndm_cp_method_ops *method; /* of the model checked last: it decides how batches are cut */
@@ -57,8 +56,7 @@ typedef struct ndm_cp_piece {
 NDM_MUST_USE ndm_status ndm_cp_workspace(const ndm_cp_job *job, const ndm_cp_piece *pieces,
                                          int64_t n_pieces);
 
-/* ---- blocks: what one rank sends or receives (strategies/cp_blocks.c) --------------------------
- */
+/* ---- blocks: what one rank sends or receives (strategies/cp_blocks.c) ------------------------ */
 
 /* Copies m rows of n elements; strides in elements. */
 NDM_MUST_USE ndm_status ndm_cp_copy(ndm_stream *stream, const void *src, int64_t src_stride,

@@ -61,8 +61,7 @@ static ndm_status init(const ndm_cp_job *job, bool backward, ulysses *u)
     return ndm_cp_workspace(job, pieces, n);
 }
 
-/* ---- there -------------------------------------------------------------------------------------
- */
+/* ---- there ----------------------------------------------------------------------------------- */
 
 /* k and v rows of the key-value heads that member `to` needs. */
 static ndm_status pack_pairs(const ulysses *u, int64_t to, float *at)
@@ -123,8 +122,7 @@ static ndm_status fetch(const ulysses *u)
     return ndm_cp_join(u->job, u->recv, u->in, u->n_in);
 }
 
-/* ---- the kernel --------------------------------------------------------------------------------
- */
+/* ---- the kernel ------------------------------------------------------------------------------ */
 
 static ndm_attention_args attention_args(const ulysses *u)
 {
@@ -186,8 +184,7 @@ static ndm_status make_delta(const ndm_cp_job *job)
     return ndm_attention_backward(job->stream, &args);
 }
 
-/* ---- back --------------------------------------------------------------------------------------
- */
+/* ---- back ------------------------------------------------------------------------------------ */
 
 /* all-to-all over cp: (cp-1) blocks of B*T rows. */
 static ndm_status send_back(const ulysses *u)

@@ -12,8 +12,7 @@
 
 enum { NDM_STRATEGIES_MAX = 32, NDM_UNIT_ALIGN = 64 };
 
-/* ---- buffers: device memory that units take in turn (strategies/pool.c) ------------------------
- */
+/* ---- buffers: device memory that units take in turn (strategies/pool.c) ---------------------- */
 
 /* A buffer that is given back while kernels may still read it: `last_use` orders the next user
  * behind them. */
@@ -45,8 +44,7 @@ void ndm_window_free(ndm_comm *comm, void *window);
 NDM_MUST_USE ndm_status ndm_pool_give(ndm_pool_buffer *buffer, ndm_stream *stream);
 void ndm_pool_finish(ndm_context *context);
 
-/* ---- the context ------------------------------------------------------------------------------
- */
+/* ---- the context ----------------------------------------------------------------------------- */
 
 struct ndm_context {
     ndm_world *world;
@@ -62,6 +60,7 @@ struct ndm_context {
     struct ndm_unit *live; /* gathered units that can be resharded, oldest first */
     int64_t n_live;
     int64_t micro_batch, micro_batches;
+    int64_t n_units;   /* alive; without any, the pool is empty */
     struct ndm_cp *cp; /* of context parallelism, made by its first use (strategies/cp_state.c) */
 };
 
@@ -78,15 +77,15 @@ NDM_MUST_USE ndm_status ndm_context_sum(ndm_context *context, double *value);
 /* Whether activations between tp regions are split by token. */
 bool ndm_context_sequence_parallel(const ndm_context *context);
 
-/* Waits for all that is queued, before memory goes that it reads or writes, here and on other ranks.
- * After a failure, which nothing queued survives, it returns at once. Keeps the last message. */
+/* Waits for all that is queued, before memory goes that it reads or writes, here and on other
+ * ranks. After a failure, which nothing queued survives, it returns at once. Keeps the last
+ * message. */
 void ndm_context_settle(ndm_context *context);
 
 /* Frees what context parallelism holds; its streams are idle. */
 void ndm_cp_finish(ndm_context *context);
 
-/* ---- layout: where a parameter lies (strategies/layout.c) --------------------------------------
- */
+/* ---- layout: where a parameter lies (strategies/layout.c) ------------------------------------ */
 
 /* A parameter's tp-local part. Along the cut dim it is `parts` runs: local [p*run, p*run +
  * valid[p]) is global [p*whole + offset, ...); the rest of each run is padding. */
@@ -110,8 +109,7 @@ typedef ndm_status (*ndm_param_run_fn)(void *user, int64_t local, int64_t global
 NDM_MUST_USE ndm_status ndm_param_runs(const ndm_param *param, int64_t first, int64_t count,
                                        ndm_param_run_fn visit, void *user);
 
-/* ---- units ------------------------------------------------------------------------------------
- */
+/* ---- units ----------------------------------------------------------------------------------- */
 
 /* A stretch of the slice whose elements are treated alike. */
 typedef struct ndm_segment {

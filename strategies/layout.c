@@ -97,8 +97,7 @@ ndm_status ndm_param_place(const ndm_context *context, const ndm_param_spec *spe
     return NDM_OK;
 }
 
-/* ---- local to global ---------------------------------------------------------------------------
- */
+/* ---- local to global ------------------------------------------------------------------------- */
 
 /* Runs along a row-major array cut along dim 0 (or not at all): whole rows, so a part is one run.
  */

@@ -191,6 +191,7 @@ ndm_status ndm_unit_create(ndm_context *context, const char *name, const ndm_par
         NDM_FAIL(NDM_ERR_MEMORY, "no memory for unit %s", name);
     u->context = context;
     u->fsdp = fsdp ? *fsdp : defaults;
+    context->n_units++;
     ndm_status status = build(u, name, specs, n_specs);
     if (status != NDM_OK) {
         ndm_unit_destroy(u);
@@ -223,6 +224,8 @@ void ndm_unit_destroy(ndm_unit *u)
     free(u->params);
     free(u->segments);
     free(u->name);
+    if (--u->context->n_units == 0)
+        ndm_pool_finish(u->context);
     free(u);
 }
 
