@@ -33,8 +33,8 @@ static void destroy(ndm_device *device)
 static ndm_status allocate(ndm_device *device, int64_t bytes, void **memory)
 {
     (void)device;
-    int64_t rounded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    *memory = aligned_alloc(ALIGNMENT, (size_t)(rounded ? rounded : ALIGNMENT));
+    size_t rounded = ((size_t)bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    *memory = aligned_alloc(ALIGNMENT, rounded ? rounded : ALIGNMENT);
     return *memory ? NDM_OK : NDM_ERR_MEMORY;
 }
 

@@ -190,7 +190,9 @@ void ndm_device_account(ndm_device *device, ndm_memory_kind kind, int64_t bytes)
 
 static int64_t bytes_here(const ndm_device *device, int64_t bytes, ndm_memory_kind kind)
 {
-    if (kind != NDM_MEMORY_ACTIVATIONS && kind != NDM_MEMORY_WORKSPACE)
+    bool narrow = kind == NDM_MEMORY_ACTIVATIONS || kind == NDM_MEMORY_WORKSPACE;
+
+    if (!narrow || device->activation_bytes == (int)sizeof(float))
         return bytes;
     return bytes * device->activation_bytes / (int64_t)sizeof(float);
 }
@@ -201,11 +203,14 @@ ndm_status ndm_device_alloc(ndm_device *device, int64_t bytes, ndm_memory_kind k
     struct ndm_allocation *t = device->allocations;
     void *p = NULL;
 
+    if (bytes < 0)
+        NDM_FAIL(NDM_ERR_USAGE, "device: %s: %lld bytes for %s", device->ops->name,
+                 (long long)bytes, ndm_memory_kind_name(kind));
     bytes = bytes_here(device, bytes, kind);
     device->allocating = kind;
     if (t->used + 1 > t->capacity / 2)
         NDM_TRY(table_grow(t));
-    if ((limit > 0 && live + bytes > limit) || device->ops->alloc(device, bytes, &p) != NDM_OK)
+    if ((limit > 0 && bytes > limit - live) || device->ops->alloc(device, bytes, &p) != NDM_OK)
         NDM_FAIL(NDM_ERR_MEMORY, "device: %s: no %lld bytes for %s, %lld bytes are in use%s",
                  device->ops->name, (long long)bytes, ndm_memory_kind_name(kind), (long long)live,
                  limit > 0 ? " (a limit is set)" : "");

@@ -50,6 +50,7 @@ NDM_API const char *ndm_memory_kind_name(ndm_memory_kind kind);
 /**
  * Allocates device memory, 256-byte aligned, contents undefined.
  * @retval NDM_ERR_MEMORY  the message gives the kind, the bytes asked for, and those in use
+ * @retval NDM_ERR_USAGE   bytes < 0
  */
 NDM_API NDM_MUST_USE ndm_status ndm_device_alloc(ndm_device *device, int64_t bytes,
                                                  ndm_memory_kind kind, void **memory);
