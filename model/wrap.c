@@ -40,10 +40,10 @@ static ndm_status plan_classes(const ndm_model_config *c, const char *const *cla
                      classes[i], f->model_type, f->decoder_class, f->embedding_class,
                      f->architecture);
     }
-    int64_t root = embedding && !c->tied && layers ? -1 : 0, next = root < 0 ? 0 : 1;
+    int64_t root = embedding && !c->tied ? -1 : 0, next = root < 0 ? 0 : 1;
     for (int64_t b = 0; b < n_blocks; b++) {
         bool is_layer = b > 0 && b < n_blocks - 1;
-        if (is_layer ? layers : (embedding && b == 0 && !c->tied && root < 0))
+        if (is_layer ? layers : b == 0 && root < 0)
             unit_of[b] = next++;
         else if (root < 0)
             unit_of[b] = root = next++;
