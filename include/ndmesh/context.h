@@ -93,7 +93,8 @@ NDM_API NDM_MUST_USE ndm_status ndm_context_agree(ndm_context *context, ndm_stat
 
 /**
  * Says which micro-batch of a step comes next: units synchronise gradients accordingly (see
- * ndm_fsdp_config.defer_sync). Call before its forward; a context starts at (0, 1). Not collective.
+ * ndm_fsdp_config.defer_sync), and begin them anew at index 0. Call before its forward; a context
+ * starts at (0, 1). Not collective.
  */
 NDM_API void ndm_context_micro_batch(ndm_context *context, int64_t index, int64_t count);
 

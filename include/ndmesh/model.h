@@ -51,8 +51,8 @@ typedef struct ndm_batch {
     const int32_t *targets; /**< [B, seq_len] id to predict after each input; negative = ignored */
     const int32_t
         *positions; /**< [B, seq_len] position of a token in its document, or NULL: 0..seq_len-1 */
-    const int32_t
-        *first; /**< [B, seq_len] first index in the sequence it may attend to, or NULL: 0 */
+    const int32_t *first; /**< [B, seq_len] first index in the sequence it may attend to, at most
+                             its own, or NULL: 0 */
 } ndm_batch;
 
 /**
@@ -80,11 +80,11 @@ NDM_API NDM_MUST_USE ndm_status ndm_model_from_pretrained(ndm_context *context, 
 NDM_API void ndm_model_destroy(ndm_model *model); /**< NULL is fine */
 
 /** Draws the weights: normal(0, initializer_range), norms 1, biases 0; the same numbers on every
- * mesh. */
+ * mesh. Collective over: world. */
 NDM_API NDM_MUST_USE ndm_status ndm_model_init(ndm_model *model, uint64_t seed);
 
 /** Reads safetensors of a folder; every rank reads only its slices. Missing, extra or misshapen
- * tensors are named. */
+ * tensors are named. Collective over: world. */
 NDM_API NDM_MUST_USE ndm_status ndm_model_load(ndm_model *model, const char *folder);
 
 /** Writes a Hugging Face folder: config.json and safetensors of dtype (NDM_DTYPE_COUNT: the

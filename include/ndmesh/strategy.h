@@ -100,7 +100,8 @@ typedef struct ndm_strategy {
     /** Attention over a split sequence; the first strategy that has it does it. */
     ndm_status (*attention)(ndm_context *context, ndm_direction direction,
                             const ndm_attention_call *call, ndm_stream *stream);
-    /** Reduces a unit's gradients; the first that applies does it. */
+    /** Reduces a unit's gradients, after the strategies before it: all that have it do their part.
+     */
     ndm_status (*grads)(ndm_context *context, ndm_unit *unit, ndm_stream *stream);
     /** After the optimizer's step: weights of units, [n_units], may be changed (local SGD). */
     ndm_status (*step_end)(ndm_context *context, ndm_unit *const *units, int64_t n_units,

@@ -60,7 +60,8 @@ NDM_API void ndm_trainer_destroy(ndm_trainer *trainer); /**< NULL is fine */
  *
  * The loss is one sum over one count: ranks and micro-batches may hold any number of valid tokens,
  * also none. Collective over: world. Completes: on return.
- * @retval NDM_ERR_CONFIG     an id or label is outside the vocabulary, on some rank
+ * @retval NDM_ERR_CONFIG     an id or label is outside the vocabulary, or a position outside the
+ * sequence, on some rank
  * @retval NDM_ERR_NONFINITE  loss or norm is not finite: no weight was changed, on any rank
  */
 NDM_API NDM_MUST_USE ndm_status ndm_trainer_step(ndm_trainer *trainer, const ndm_batch *batch,

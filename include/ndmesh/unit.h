@@ -61,7 +61,8 @@ typedef struct ndm_param_spec {
 NDM_API NDM_MUST_USE ndm_status ndm_unit_create(ndm_context *context, const char *name,
                                                 const ndm_param_spec *specs, int64_t n_specs,
                                                 const ndm_fsdp_config *fsdp, ndm_unit **unit);
-NDM_API void ndm_unit_destroy(ndm_unit *unit); /**< NULL is fine */
+/** Waits for what is queued, which other ranks may need. NULL is fine. */
+NDM_API void ndm_unit_destroy(ndm_unit *unit);
 
 NDM_API const char *ndm_unit_name(const ndm_unit *unit);
 NDM_API int64_t ndm_unit_params(const ndm_unit *unit); /**< number of parameters */
@@ -74,7 +75,7 @@ NDM_API const int64_t *ndm_unit_local_shape(const ndm_unit *unit,
                                             int64_t i); /**< [ndim], tp-local and padded */
 
 /** Draws the slice from the counter-based generator: the same global numbers on every mesh.
- * Completes: on return. */
+ * Collective over: dp_shard_cp. Completes: on return. */
 NDM_API NDM_MUST_USE ndm_status ndm_unit_init(ndm_unit *unit, uint64_t seed);
 
 /** Reads or writes a range of a parameter's global elements, row-major: values, [count] fp32 host
@@ -82,8 +83,8 @@ NDM_API NDM_MUST_USE ndm_status ndm_unit_init(ndm_unit *unit, uint64_t seed);
 typedef ndm_status (*ndm_unit_range_fn)(void *user, const ndm_param_spec *spec, int64_t first,
                                         int64_t count, float *values);
 
-/** Fills the slice: calls read for every range of global elements this rank owns. Completes: on
- * return. */
+/** Fills the slice: calls read for every range of global elements this rank owns. Collective over:
+ * dp_shard_cp, for ranks may share memory and still read the old weights. Completes: on return. */
 NDM_API NDM_MUST_USE ndm_status ndm_unit_read(ndm_unit *unit, ndm_unit_range_fn read, void *user);
 
 /** What ndm_unit_write() hands out: the weights, or the gradient of the last
@@ -114,30 +115,34 @@ NDM_API NDM_MUST_USE ndm_status ndm_unit_unshard(ndm_unit *unit, ndm_stream *str
 NDM_API NDM_MUST_USE ndm_status ndm_unit_prefetch(ndm_unit *unit, ndm_stream *stream);
 
 /** Gives the gathered weights back, once kernels on stream are done with them. What stays follows
- * the FSDP config. */
+ * the FSDP config.
+ * @retval NDM_ERR_STATE  there were as many calls as of ndm_unit_unshard() */
 NDM_API NDM_MUST_USE ndm_status ndm_unit_reshard(ndm_unit *unit, ndm_stream *stream);
 
-/** tp-local parameter i, of fsdp.param_dtype, valid between unshard and reshard. Device memory. */
+/** tp-local parameter i, of fsdp.param_dtype, valid between unshard and reshard; NULL where nothing
+ * is gathered. Device memory. */
 NDM_API const void *ndm_unit_weight(const ndm_unit *unit, int64_t i);
 
 /**
  * Makes ready the gradients of the whole tp-local unit: zero at the first call after a reduction,
- * kept otherwise. Kernels on stream add to ndm_unit_grad(unit, i).
+ * or of a step (micro-batch 0, see ndm_context_micro_batch()), kept otherwise. Kernels on stream
+ * add to ndm_unit_grad(unit, i).
  */
 NDM_API NDM_MUST_USE ndm_status ndm_unit_grads_begin(ndm_unit *unit, ndm_stream *stream);
 
-/** Gradient of tp-local parameter i, fp32, local shape, valid from grads_begin to reduce_grads.
- * Device memory. */
+/** Gradient of tp-local parameter i, fp32, local shape, valid from grads_begin to reduce_grads;
+ * NULL where there is none. Device memory. */
 NDM_API float *ndm_unit_grad(const ndm_unit *unit, int64_t i);
 
 /**
  * Sums the gradients over all ranks that share the parameters: over dp_shard_cp into slices, over
  * dp_replicate, and over tp where ranks hold the same parameter. Adds to the slice's gradient of
- * earlier micro-batches. With defer_sync, does nothing before the last micro-batch
+ * earlier micro-batches of the step. With defer_sync, does nothing before the last micro-batch
  * (ndm_context_micro_batch()).
  *
  * Collective over: dp_shard_cp, dp_replicate, tp. Completes: before ndm_optimizer_step() reads the
  * slice.
+ * @retval NDM_ERR_STATE  without ndm_unit_grads_begin()
  */
 NDM_API NDM_MUST_USE ndm_status ndm_unit_reduce_grads(ndm_unit *unit, ndm_stream *stream);
 
