@@ -182,6 +182,28 @@ static void a_reduction_outlives_its_unit(void **state)
     check_all(right);
 }
 
+/* Buffers that units share go with the last of them, whatever comes next in the context. */
+static void nothing_is_left_of_units_that_are_gone(void **state)
+{
+    ndm_context *context = open_context(NDM_DP_SHARD, "auto");
+    ndm_unit *units[2] = {open_unit(context), open_unit(context)};
+    int64_t live = 0;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        must(ndm_unit_unshard(units[i], ndm_context_stream(context)));
+        add_gradient(units[i], 1.0f);
+    }
+    ndm_unit_destroy(units[0]);
+    check_all(gradient_is(units[1], (float)ndm_world_size(world)));
+    ndm_unit_destroy(units[1]);
+    ndm_memory_stats stats = ndm_device_memory(ndm_context_device(context));
+    for (int kind = 0; kind < NDM_MEMORY_COMM; kind++)
+        live += stats.live_bytes[kind];
+    check_all(live == 0);
+    ndm_context_destroy(context);
+}
+
 /* Gradients that nobody took a step with do not leak into the next step, whatever the mesh. */
 static void the_first_micro_batch_begins_anew(void **state)
 {
@@ -220,6 +242,18 @@ static void ranks_with_unlike_orders_are_refused(void **state)
     p.n_order = n;
     ndm_status status = ndm_context_create(&p, NULL, &context);
     check_all(status == (n > 1 ? NDM_ERR_MISMATCH : NDM_OK));
+    ndm_context_destroy(context);
+}
+
+static void bytes_that_cannot_be_are_refused(void **state)
+{
+    ndm_context *context = open_context(NDM_DP_SHARD, "auto");
+    ndm_device *d = ndm_context_device(context);
+    void *memory;
+
+    (void)state;
+    check_all(ndm_device_alloc(d, -1, NDM_MEMORY_WORKSPACE, &memory) == NDM_ERR_USAGE);
+    check_all(ndm_device_alloc(d, INT64_MAX, NDM_MEMORY_WORKSPACE, &memory) == NDM_ERR_MEMORY);
     ndm_context_destroy(context);
 }
 
@@ -272,6 +306,25 @@ static void sizes_beyond_what_places_can_count_are_refused(void **state)
     ndm_context_destroy(context);
 }
 
+/* The embedding in a unit of its own, all else in another. */
+static void a_class_is_wrapped_whatever_the_others_are(void **state)
+{
+    const char *const classes[] = {ndm_family_table(NDM_LLAMA)->embedding_class, NULL};
+    ndm_context *context = open_context(NDM_DP_SHARD, "auto");
+    ndm_fsdp_config fsdp = NDM_FSDP_CONFIG_INIT;
+    ndm_model *model;
+    int64_t n;
+
+    (void)state;
+    fsdp.wrap = NDM_WRAP_TRANSFORMER;
+    fsdp.wrap_classes = classes;
+    must(open_model(context, 1, SEQ_LEN, &fsdp, &model));
+    ndm_unit *const *units = ndm_model_units(model, &n);
+    check_all(n == 2 && strcmp(ndm_unit_name(units[0]), "embed") == 0);
+    ndm_model_destroy(model);
+    ndm_context_destroy(context);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -279,10 +332,13 @@ int main(void)
         cmocka_unit_test(what_is_not_there_is_null_and_what_was_not_begun_is_refused),
         cmocka_unit_test(weights_in_use_are_not_overwritten),
         cmocka_unit_test(a_reduction_outlives_its_unit),
+        cmocka_unit_test(nothing_is_left_of_units_that_are_gone),
         cmocka_unit_test(the_first_micro_batch_begins_anew),
         cmocka_unit_test(ranks_with_unlike_orders_are_refused),
+        cmocka_unit_test(bytes_that_cannot_be_are_refused),
         cmocka_unit_test(a_token_in_the_wrong_place_on_one_rank_is_everybodys_error),
         cmocka_unit_test(sizes_beyond_what_places_can_count_are_refused),
+        cmocka_unit_test(a_class_is_wrapped_whatever_the_others_are),
     };
 
     return harness_run("misuse", tests);
