@@ -1,0 +1,407 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks checkpoints, resume, evaluation and dry runs from outside, by running ndmesh.
+
+    check.py --engine build/cli/ndmesh --mpiexec mpiexec.mpich CHECK...      names of the functions below
+    check.py ... kill --kills 50                                           kill -9 at 50 random moments
+
+Exit status: 0 all hold, 1 not, 77 skipped. Python's standard library only; `transformers` wants that package.
+"""
+import argparse
+import json
+import os
+import pathlib
+import random
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+TENSORS = ("model.safetensors", "optimizer-exp_avg.safetensors", "optimizer-exp_avg_sq.safetensors")
+COMPANIONS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model", "vocab.json",
+              "merges.txt", "generation_config.json")
+TIMEOUT_S = 120
+SKIP = 77
+
+
+class Wrong(Exception):
+    pass
+
+
+def expect(condition, text):
+    if not condition:
+        raise Wrong(text)
+
+
+class Bench:
+    """An empty folder with data, and ways to run ndmesh in it."""
+
+    def __init__(self, options):
+        self.options = options
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="ndm-checkpoint-"))
+        rng = random.Random(5)
+        (self.folder / "train.txt").write_bytes(bytes(rng.randrange(97, 123) for _ in range(20000)))
+        (self.folder / "eval.txt").write_bytes(bytes(rng.randrange(97, 123) for _ in range(1100)))
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("NDM_")}
+
+    def command(self, mesh, *args):
+        ranks = 1
+        for size in mesh:
+            ranks *= size
+        head = [] if ranks == 1 else [self.options.mpiexec, "-n", str(ranks)]
+        axes = [f"--{name}={size}" for name, size in zip(("dp-replicate", "dp-shard", "cp", "tp"), mesh)]
+        return [*head, self.options.engine, "train", "--model=llama-tiny", "--data=train.txt", "--seq-len=32",
+                "--threads=1", "--quiet", "--timeout=60", *axes, *map(str, args)]
+
+    def run(self, command, code=0, **more):
+        done = subprocess.run(list(map(str, command)), cwd=self.folder, env=self.env, timeout=TIMEOUT_S,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)
+        if done.returncode != code:
+            raise Wrong(f"exit {done.returncode}, not {code}: {' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+        return done
+
+    def train(self, mesh, *args, code=0, **more):
+        return self.run(self.command(mesh, *args), code, **more)
+
+    def checkpoint(self, *args, code=0):
+        return self.run([self.options.engine, "checkpoint", *args], code)
+
+    def lines(self, name):
+        return [json.loads(line) for line in (self.folder / name).read_text().splitlines()]
+
+    def losses(self, name):
+        return {line["step"]: line["loss"] for line in self.lines(name) if "step" in line}
+
+    def same_tensors(self, a, b):
+        for name in TENSORS:
+            expect((self.folder / a / name).read_bytes() == (self.folder / b / name).read_bytes(),
+                   f"{a}/{name} and {b}/{name} differ")
+
+
+def near(a, b, limit):
+    return abs(a - b) <= limit * max(abs(a), abs(b), 1e-30)
+
+
+# ---- resume ----
+
+def resume(b):
+    """Stopped and resumed on the same mesh: the bits of never having stopped. Metrics are appended."""
+    for mesh in ((1, 1, 1, 1), (1, 2, 1, 1), (1, 1, 1, 2), (1, 1, 2, 1), (2, 1, 1, 2)):
+        name = ".".join(map(str, mesh))
+        args = ("--grad-accum=2", "--lr-schedule=cosine", "--warmup=2", "--steps=5", "--save-every=3", "--shuffle", "--seed=3")
+        b.train(mesh, *args, f"--save-dir={name}-whole", f"--metrics={name}.jsonl")
+        whole = b.losses(f"{name}.jsonl")
+        shutil.copytree(b.folder / f"{name}-whole/step-00000003", b.folder / f"{name}-part/step-00000003")
+        b.train(mesh, *args, f"--save-dir={name}-part", "--resume=latest", f"--metrics={name}.jsonl")
+        b.same_tensors(f"{name}-whole/step-00000005", f"{name}-part/step-00000005")
+        lines = b.lines(f"{name}.jsonl")
+        expect(b.losses(f"{name}.jsonl") == whole, f"{name}: losses after the resume differ")
+        expect([line["step"] for line in lines if "step" in line] == [1, 2, 3, 4, 5, 4, 5], f"{name}: metrics are not appended")
+        expect(lines[-1]["end"]["tokens_total"] == sum(line["tokens"] for line in lines[:6] if "step" in line),
+               f"{name}: tokens_total does not go on")
+
+
+def position(b):
+    """The data goes on where it was, with fewer or more data-parallel ranks, and with another batch."""
+    args = ("--shuffle", "--steps=5", "--lr=1e-3", "--eps=1e-3")
+    b.train((1, 1, 1, 1), *args, "--grad-accum=4", "--save-dir=one", "--save-every=3", "--metrics=one.jsonl")
+    want = b.losses("one.jsonl")
+    for mesh, accum in (((1, 4, 1, 1), 1), ((2, 1, 1, 1), 2), ((1, 1, 1, 2), 4)):
+        b.train(mesh, *args, f"--grad-accum={accum}", "--resume=one/step-00000003", "--metrics=other.jsonl")
+        got = b.losses("other.jsonl")
+        expect(sorted(got) == [4, 5], f"{mesh}: steps {sorted(got)}")
+        expect(all(near(got[s], want[s], 1e-5) for s in got), f"{mesh}: {got} is not {want}")
+        (b.folder / "other.jsonl").unlink()
+    b.train((1, 2, 1, 1), *args, "--grad-accum=1", "--resume=one/step-00000003", "--save-dir=smaller")
+    state = json.loads((b.folder / "smaller/step-00000005/trainer.json").read_text())
+    expect(state["samples"] == 3 * 4 + 2 * 2, f"{state['samples']} samples are used, not 16")
+
+
+def latest(b):
+    """`latest` starts anew where there is nothing, and says what it needs."""
+    b.train((1, 1, 1, 1), "--steps=1", "--save-dir=none-yet", "--resume=latest")
+    expect((b.folder / "none-yet/step-00000001").is_dir(), "no checkpoint at the end")
+    expect("--save-dir" in b.train((1, 1, 1, 1), "--steps=1", "--resume=latest", code=2).stderr, "no word of --save-dir")
+    b.train((1, 1, 1, 1), "--steps=1", "--resume=nowhere", code=1)
+    b.train((1, 1, 1, 1), "--steps=2", "--resume=none-yet", "--save-dir=other")
+    expect((b.folder / "other/step-00000002").is_dir(), "a folder of checkpoints was not taken")
+
+
+def retain(b):
+    b.train((1, 1, 1, 1), "--steps=7", "--save-every=2", "--save-dir=s", "--save-total-limit=2")
+    names = sorted(p.name for p in (b.folder / "s").iterdir())
+    expect(names == ["step-00000006", "step-00000007"], f"{names} are left")
+
+
+# ---- damage ----
+
+def corrupt(b):
+    """One wrong byte anywhere: verify and resume end with 6 and name the file; a file cut short is passed over."""
+    b.train((1, 1, 1, 1), "--steps=2", "--save-every=1", "--save-dir=s")
+    good, bad = b.folder / "s/step-00000002", b.folder / "bad"
+    rng = random.Random(b.options.seed)
+    for name in sorted(p.name for p in good.iterdir()):
+        shutil.rmtree(bad, ignore_errors=True)
+        shutil.copytree(good, bad)
+        blob = bytearray((bad / name).read_bytes())
+        at = rng.randrange(len(blob))
+        if name == "trainer.json":  # white space does not count; a digit of the step does
+            at = blob.index(b'"step": 2') + 8
+        blob[at] ^= 1
+        (bad / name).write_bytes(blob)
+        text = f"{name}, byte {at}"
+        done = subprocess.run([b.options.engine, "checkpoint", "verify", bad], capture_output=True, text=True, timeout=60)
+        expect(done.returncode in (6, 3) and (done.returncode == 6 or name.endswith(".json")), f"{text}: exit {done.returncode}")
+        expect(name in done.stderr, f"{text}: not named in {done.stderr}")
+        if name.endswith(".safetensors"):
+            done = b.train((1, 1, 1, 2), "--steps=3", f"--resume={bad}", code=6)
+            expect(name in done.stderr and "tensor '" in done.stderr, f"{text}: not named in {done.stderr}")
+    with open(good / "model.safetensors", "r+b") as f:
+        f.truncate(1000)
+    b.train((1, 1, 1, 1), "--steps=2", "--save-dir=s", "--resume=latest", "--metrics=m.jsonl")
+    expect(sorted(b.losses("m.jsonl")) == [2], "the damaged checkpoint was taken for the newest")
+
+
+def full(b):
+    """A file-size limit stands for a full disk: told, the last one intact, training goes on; --save-strict ends it."""
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100000, 100000))
+
+    b.train((1, 1, 1, 1), "--steps=2", "--save-dir=s")
+    args = ("--steps=6", "--save-dir=s", "--save-every=2", "--resume=latest")
+    done = b.train((1, 1, 1, 1), *args, "--metrics=m.jsonl", code=1, preexec_fn=limit)  # shared memory is a file too
+    expect("step 4 is not saved" in done.stderr and "File too large" in done.stderr, done.stderr)
+    saves = [line["save"] for line in b.lines("m.jsonl") if "save" in line]
+    expect([(s["step"], s["status"]) for s in saves] == [(4, "failed"), (6, "failed")], f"{saves}")
+    expect(sorted(b.losses("m.jsonl")) == [3, 4, 5, 6], "training did not go on")
+    done = b.train((1, 1, 1, 1), *args, "--save-strict", "--no-save-async", "--metrics=n.jsonl", code=1, preexec_fn=limit)
+    expect(sorted(b.losses("n.jsonl")) == [3, 4], "--save-strict did not end the run")
+    expect([p.name for p in (b.folder / "s").iterdir()] == ["step-00000002"], "something is left of failed saves")
+    b.checkpoint("verify", "s/step-00000002")
+
+
+# ---- processes that end ----
+
+def children(pid):
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            if entry.isdigit() and int((pathlib.Path("/proc") / entry / "stat").read_text().rsplit(")", 1)[1].split()[1]) == pid:
+                found.append(int(entry))
+        except (OSError, ValueError, IndexError):
+            continue
+    return found
+
+
+def tree(pid):
+    return [pid] + [p for child in children(pid) for p in tree(child)]
+
+
+def start(b, mesh, *args):
+    return subprocess.Popen(b.command(mesh, *args), cwd=b.folder, env=b.env, stdin=subprocess.DEVNULL,
+                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(what, condition, process):
+    until = time.monotonic() + TIMEOUT_S
+    while not condition():
+        if process.poll() is not None:
+            raise Wrong(f"ended with {process.returncode} before {what}: {process.stderr.read()}")
+        expect(time.monotonic() < until, f"no {what}")
+        time.sleep(0.01)
+
+
+def kill(b):
+    """kill -9 at random moments of a run that saves all the time: whatever has a name verifies, the newest resumes."""
+    rng, hits = random.Random(b.options.seed), 0
+    for i in range(b.options.kills):
+        mesh = ((1, 1, 1, 1), (1, 2, 1, 1))[i % 2]
+        args = ("--steps=1000000", "--save-every=1", "--save-dir=k", "--save-total-limit=3", "--resume=latest")
+        process = start(b, mesh, *args)
+        before = newest(b.folder / "k")
+        wait_for("a new checkpoint", lambda: newest(b.folder / "k") > before, process)
+        time.sleep(rng.random() * 0.5)
+        for pid in tree(process.pid):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        process.communicate(timeout=TIMEOUT_S)
+        time.sleep(0.05)
+        hits += any(p.name.startswith(".step-") for p in (b.folder / "k").iterdir())
+        for path in (b.folder / "k").glob("step-*"):
+            b.checkpoint("verify", path)
+        last = newest(b.folder / "k")
+        expect(last > before, "the newest went away")
+        b.train((1, 1, 1, 1), f"--steps={last + 1}", "--save-dir=k", "--resume=latest", "--metrics=m.jsonl")
+        expect(max(b.losses("m.jsonl")) == last + 1 and newest(b.folder / "k") == last + 1, "the newest was not resumed")
+        (b.folder / "m.jsonl").unlink()
+    print(f"{b.options.kills} kills, {hits} of them in a save")
+
+
+def newest(folder):
+    return max((int(p.name[5:]) for p in folder.glob("step-*")), default=-1)
+
+
+def signals(b):
+    """The first signal finishes the step, saves, and ends with 130 or 143; the second ends at once."""
+    for mesh in ((1, 1, 1, 1), (1, 2, 1, 1)):
+        for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+            shutil.rmtree(b.folder / "s", ignore_errors=True)
+            process = start(b, mesh, "--steps=1000000", "--save-dir=s", "--metrics=m.jsonl")
+            metrics = b.folder / "m.jsonl"
+            wait_for("a step", lambda: metrics.exists() and '{"step"' in metrics.read_text(), process)
+            process.send_signal(number)
+            error = process.communicate(timeout=TIMEOUT_S)[1]
+            expect(process.returncode == code, f"{mesh}, signal {number}: exit {process.returncode}, not {code}: {error}")
+            end = b.lines("m.jsonl")[-1]["end"]
+            expect(end["status"] == "stopped" and newest(b.folder / "s") == end["steps"], f"{end}, {newest(b.folder / 's')}")
+            b.checkpoint("verify", "s")
+            metrics.unlink()
+    process = start(b, (1, 1, 1, 1), "--steps=1", "--save-dir=t", "--grad-accum=200000", "--metrics=m.jsonl")
+    wait_for("metrics", lambda: (b.folder / "m.jsonl").exists(), process)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    expect(process.poll() is None, "the first signal did not wait for the step")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    expect(process.returncode == -signal.SIGTERM, f"after the second signal: {process.returncode}")
+
+
+# ---- evaluation, dry run, export ----
+
+def evaluate(b):
+    """The same loss over the same tokens on every mesh, and training does not notice."""
+    args = ("--steps=4", "--grad-accum=1", "--eps=1e-3")
+    b.train((1, 1, 1, 1), *args, "--micro-batch=2", "--metrics=plain.jsonl")
+    want = None
+    for mesh, micro in (((1, 1, 1, 1), 2), ((1, 2, 1, 1), 1), ((1, 1, 1, 2), 2), ((1, 1, 2, 1), 2), ((2, 1, 1, 2), 1)):
+        b.train(mesh, *args, f"--micro-batch={micro}", "--eval-data=eval.txt", "--eval-every=2", "--metrics=m.jsonl")
+        evals = [line["eval"] for line in b.lines("m.jsonl") if "eval" in line]
+        if want is None:
+            want = evals
+            expect(b.losses("m.jsonl") == b.losses("plain.jsonl"), "evaluation changes training")
+        expect([(e["step"], e["tokens"]) for e in evals] == [(2, 1088), (4, 1088)], f"{mesh}: {evals}")
+        expect(all(near(e["loss"], w["loss"], 1e-5) for e, w in zip(evals, want)), f"{mesh}: {evals} is not {want}")
+        (b.folder / "m.jsonl").unlink()
+
+
+def dry(b):
+    """Bytes of a dry run are those of the run, within 10 %; it writes nothing; it finds what is wrong."""
+    cases = (((1, 1, 1, 1), ()), ((1, 1, 1, 2), ()), ((1, 2, 1, 2), ("--recompute=full",)), ((1, 1, 2, 1), ()),
+             ((2, 2, 1, 1), ("--zero=1", "--grad-accum=2")), ((1, 2, 1, 1), ("--collectives=mpi",)))
+    for mesh, more in cases:
+        args = ("--steps=2", "--seq-len=128", "--micro-batch=2", *more)
+        document = json.loads(b.train(mesh, *args, "--dry-run", "--json", "--save-dir=none", "--export-hf=none").stdout)
+        b.train(mesh, *args, "--metrics=m.jsonl")
+        peak = max(line.get("mem_peak_bytes", 0) for line in b.lines("m.jsonl"))
+        expect(near(document["memory"]["peak"], peak, 0.1), f"{mesh}: {document['memory']['peak']} bytes, measured {peak}")
+        expect(document["mesh"]["tp"] == mesh[3], f"{document['mesh']}")
+    expect(not (b.folder / "none").exists(), "a dry run wrote something")
+    text = b.train((1, 2, 1, 2), "--steps=2", "--dry-run").stdout
+    for word in ("config ", "mesh ", "communicators ", "strategy ", "unit ", "op ", "kernel ", "activations "):
+        expect(f"\n{word}" in "\n" + text.replace("  activations", "\nactivations"), f"no {word}in\n{text}")
+    b.train((1, 1, 1, 1), "--steps=1", "--export-hf=hf")
+    blob = bytearray((b.folder / "hf/model.safetensors").read_bytes())
+    at = blob.index(b"lm_head.weight")
+    blob[at:at + 7] = b"xm_head"
+    (b.folder / "hf/model.safetensors").write_bytes(blob)
+    expect("lm_head.weight" in b.train((1, 1, 1, 1), "--model=hf", "--steps=1", "--dry-run", code=3).stderr, "not found")
+
+
+def load(folder):
+    """{name: (dtype, bytes)} of a folder's weights."""
+    tensors = {}
+    for path in folder.glob("model*.safetensors"):
+        blob = path.read_bytes()
+        length = int.from_bytes(blob[:8], "little")
+        header = json.loads(blob[8:8 + length])
+        header.pop("__metadata__", None)
+        for name, e in header.items():
+            tensors[name] = (e["dtype"], blob[8 + length + e["data_offsets"][0]:8 + length + e["data_offsets"][1]])
+    return tensors
+
+
+def export(b):
+    """Companions of a model's folder come along; shards; a checkpoint's weights are the export's, in any type."""
+    b.train((1, 1, 1, 1), "--steps=1", "--export-hf=hf")
+    for name in COMPANIONS:
+        (b.folder / "hf" / name).write_text(f"{{\"{name}\": 1}}")
+    b.train((1, 2, 1, 1), "--model=hf", "--steps=2", "--save-dir=s", "--export-hf=out", "--export-shard-size=200K")
+    b.checkpoint("export", "s", "--to", "again", "--dtype", "bf16")
+    b.checkpoint("export", "s", "--to", "same", "--shard-size", "200K")
+    for folder in ("out", "s/step-00000002", "again", "same"):
+        for name in COMPANIONS:
+            expect((b.folder / folder / name).read_text() == f"{{\"{name}\": 1}}", f"{folder}/{name}")
+    shards = sorted(p.name for p in (b.folder / "out").glob("model-*"))
+    expect(len(shards) > 1 and (b.folder / "out/model.safetensors.index.json").exists(), f"{shards}")
+    whole, half = load(b.folder / "out"), load(b.folder / "again")
+    for folder in ("same", "s/step-00000002"):
+        expect(load(b.folder / folder) == whole, f"weights of out and {folder} differ")
+        expect((b.folder / folder / "config.json").read_text() == (b.folder / "out/config.json").read_text(), f"{folder}/config.json")
+    expect(set(whole) == set(half) and {t[0] for t in half.values()} == {"BF16"}, "not the tensors, or not bf16")
+    for name, (_, raw) in whole.items():
+        for (f,), (h,) in zip(struct.iter_unpack("<f", raw[:400]), struct.iter_unpack("<H", half[name][1][:200])):
+            (back,) = struct.unpack("<f", struct.pack("<I", h << 16))
+            expect(near(f, back, 2 ** -8), f"{name}: {f} became {back}")
+    expect(json.loads((b.folder / "again/config.json").read_text())["torch_dtype"] == "bfloat16", "torch_dtype")
+    document = json.loads(b.checkpoint("inspect", "s", "--json").stdout)
+    expect(document["step"] == 2 and len(document["tensors"]) == 3 * len(whole), "inspect")
+    expect("model.norm.weight" in b.checkpoint("inspect", "s").stdout, "inspect, as text")
+    b.checkpoint("export", "s", code=2)
+    b.checkpoint("inspect", "hf", code=3)
+
+
+def transformers(b):
+    """transformers loads an export with no missing keys, and its loss is ours."""
+    try:
+        import torch
+        from transformers import AutoModelForCausalLM
+    except ImportError as e:
+        print(f"skipped: {e}")
+        sys.exit(SKIP)
+    b.train((1, 1, 1, 2), "--steps=3", "--export-hf=hf", "--eval-data=eval.txt", "--metrics=m.jsonl", "--save-dir=s")
+    ours = next(line["eval"]["loss"] for line in b.lines("m.jsonl") if "eval" in line)
+    tokens = torch.tensor(list((b.folder / "eval.txt").read_bytes()))
+    for folder in ("hf", "s/step-00000003"):
+        model, info = AutoModelForCausalLM.from_pretrained(b.folder / folder, output_loading_info=True)
+        expect(not info["missing_keys"] and not info["unexpected_keys"], f"{info}")
+        with torch.no_grad():
+            logits = model(tokens[:1088].view(34, 32)).logits
+        theirs = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[1:1089]).item()
+        expect(near(ours, theirs, 1e-5), f"{folder}: our loss is {ours}, theirs {theirs}")
+
+
+CHECKS = (resume, position, latest, retain, corrupt, full, kill, signals, evaluate, dry, export, transformers)
+
+
+def main():
+    names = {check.__name__: check for check in CHECKS}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", required=True, type=lambda p: str(pathlib.Path(p).resolve()))
+    parser.add_argument("--mpiexec", default="mpiexec.mpich")
+    parser.add_argument("--kills", type=int, default=6)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("checks", nargs="+", choices=names)
+    options = parser.parse_args()
+    failed = 0
+    for name in options.checks:
+        bench = Bench(options)
+        try:
+            names[name](bench)
+            print(f"ok    {name}", flush=True)
+        except Wrong as e:
+            failed += 1
+            print(f"WRONG {name} (seed {options.seed}): {e}", flush=True)
+        finally:
+            shutil.rmtree(bench.folder, ignore_errors=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
