@@ -99,7 +99,6 @@ typedef struct ndm_sim_stack {
     double attention_share; /* speed of its attention kernel over the table's; 0 = the machine's */
     double again_gemms;     /* share of the forward's matrix products that backward makes again
                                beyond what the engine does */
-    double again_all;       /* likewise, of the whole forward */
     double overlap;         /* tp collectives hide behind this share of a matrix product */
     bool fp8;               /* matrix products of layers in 8 bit */
     bool fp8_gather;        /* weights and activations are gathered in 8 bit */

@@ -60,7 +60,7 @@ static const field machine_fields[] = {
 static const field stack_fields[] = {
     {"stack.attention_share", REAL, STACK(attention_share), 1, false},
     {"stack.again_gemms", REAL, STACK(again_gemms), 1, false},
-    {"stack.again_all", REAL, STACK(again_all), 1, false},
+    {"stack.score_backward_bytes", REAL, STACK(score_bytes[1]), 1, false},
     {"stack.overlap", REAL, STACK(overlap), 1, false},
     {"stack.fp8", YES, STACK(fp8), 1, false},
     {"stack.fp8_gather", YES, STACK(fp8_gather), 1, false},
@@ -107,7 +107,7 @@ static bool read_number(const char *text, double *value)
         return true;
     }
     *value = strtod(text, &end);
-    return *end == '\0' && !isnan(*value) && *value >= 0.0;
+    return *end == '\0' && !isnan(*value);
 }
 
 static const field *find_field(const field *fields, int n, const char *key)
@@ -144,6 +144,8 @@ ndm_status ndm_plan_set(ndm_sim_machine *machine, ndm_sim_stack *stack, const ch
     snprintf(key, sizeof key, "%.*s", (int)(equal - assignment), assignment);
     const field *f = find_field(machine_fields, MACHINE_FIELDS, key);
     if (f) {
+        if (value < 0.0)
+            NDM_FAIL(NDM_ERR_USAGE, "plan: '%s': the number is below 0", assignment);
         store(machine, f, value);
         return NDM_OK;
     }
@@ -338,8 +340,8 @@ static ndm_status visit_top(reader *r, const char *key, yaml_node_t *value, int6
     const field *f = find_field(machine_fields, MACHINE_FIELDS, key);
     if (!f)
         NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: unknown key '%s'", r->path, ndm_yaml_line(value), key);
-    if (!read_number(ndm_yaml_text(value), &number))
-        NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: %s is not a number", r->path, ndm_yaml_line(value), key);
+    if (!read_number(ndm_yaml_text(value), &number) || number < 0.0)
+        NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: %s is not a number from 0 on", r->path, ndm_yaml_line(value), key);
     r->seen[f - machine_fields] = true;
     store(m, f, number);
     return NDM_OK;
