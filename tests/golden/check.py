@@ -25,6 +25,7 @@ LEAST = {"loss": 5e-6, "grad_norm": 2e-5, "lr": 1e-6, "update": 2e-4, "grads": 1
 MARGIN = 10
 NOT_FLAGS = {"global_batch", "grad_accum", "optimizer", "weight_decay_on", "ignore_index", "data", "labels", "documents"}
 CONFIG_REFUSED = 3
+DUMPS = {"grads": "expected_grads.safetensors", "logits": "logits.safetensors"}
 
 
 class Wrong(Exception):
@@ -111,8 +112,7 @@ class Case:
         options.update(zip(("dp_replicate", "dp_shard", "cp", "tp"), mesh))
         options.update(model=self.folder, metrics=out / "metrics.jsonl", export_hf=out / "hf", export_dtype="fp32",
                        grad_accum=t["global_batch"] // (mesh[0] * mesh[1] * t["micro_batch"]))
-        if dumps:
-            options.update(dump_grads=out / "grads.safetensors", dump_logits=out / "logits.safetensors")
+        options.update({f"dump_{what}": out / f"{what}.safetensors" for what in dumps})
         return [text for k, v in options.items() for text in ("--" + k.replace("_", "-"), str(v))]
 
     def limit(self, what):
@@ -131,10 +131,9 @@ class Case:
         errors, at = self.step_errors(out), {}
         end = load_file(self.folder / "expected_weights.safetensors")
         errors["update"], at["update"] = worst_tensor(load_folder(out / "hf"), end, "export", load_folder(self.folder))
-        if dumps:
-            for what, file in (("grads", "expected_grads"), ("logits", "logits")):
-                got, want = load_file(out / f"{what}.safetensors"), load_file(self.folder / f"{file}.safetensors")
-                errors[what], at[what] = worst_tensor(got, want, what)
+        for what in dumps:
+            got, want = load_file(out / f"{what}.safetensors"), load_file(self.folder / DUMPS[what])
+            errors[what], at[what] = worst_tensor(got, want, what)
         return errors, at
 
 
@@ -169,9 +168,9 @@ def train(case, mesh, options, dumps, out):
 
 
 def can_dump(engine):
-    """Whether train can write its first gradients and logits."""
+    """Which of its first gradients and logits train can write."""
     done = subprocess.run([str(engine), "help", "train"], capture_output=True, text=True, timeout=60)
-    return "--dump-grads" in done.stdout and "--dump-logits" in done.stdout
+    return [what for what in DUMPS if f"--dump-{what}" in done.stdout]
 
 
 def parse():
@@ -197,7 +196,7 @@ def main():
     meshes = [tuple(map(int, m.split("."))) for m in options.mesh or []]
     meshes = meshes or [m for n in options.ranks.split(",") for m in meshes_of(int(n))]
     dumps, count = can_dump(options.engine), {}
-    columns = ["loss", "grad_norm", "update"] + (["grads", "logits"] if dumps else [])
+    columns = ["loss", "grad_norm", "update"] + dumps
     print(f"{'case':20} {'mesh':8}", *(f"{c:>9}" for c in columns), " verdict")
     for case in cases:
         for mesh in filter(case.fits, meshes):
