@@ -60,10 +60,9 @@ ndm_status ndm_cli_options(const ndm_option_table *table, int argc, const char *
     const char **rest = calloc((size_t)argc + 1, sizeof *rest);
     int n_rest = 0;
     ndm_options *o = NULL;
+    if (rest == NULL)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for %d arguments", argc);
     ndm_status status = ndm_options_create(table, &o);
-    if (rest == NULL && status == NDM_OK)
-        status = ndm_error_set(NDM_ERR_MEMORY, __FILE__, __LINE__, "no memory for %d arguments",
-                               argc);
     if (status == NDM_OK)
         status = load(o, argc, argv, rest, &n_rest);
     if (status == NDM_OK && positional == NULL && n_rest > 0)
@@ -110,8 +109,9 @@ static bool ranks_left_together(void)
     return finalised;
 }
 
-/* Ends the job with this code: a rank that the launcher kills would count as 9. PMI-1, which MPICH's
- * launcher speaks on this descriptor, has a message for it; MPI_Abort sends it too, behind a banner. */
+/* Ends the job with this code: a rank that the launcher kills would count as 9. PMI-1, which
+ * MPICH's launcher speaks on this descriptor, has a message for it; MPI_Abort sends it too, behind
+ * a banner. */
 static void end_job(int code)
 {
     const char *descriptor = getenv("PMI_FD");

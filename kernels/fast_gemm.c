@@ -120,18 +120,17 @@ static void copy_tile(const float *from, int64_t from_ld, float *to, int64_t to_
             vf_store_n(to + i * to_ld + j, vf_load_n(from + i * from_ld + j, lanes), lanes);
 }
 
-static void edge_tile(int64_t rows, int64_t columns, micro_args *m)
+static void edge_tile(int64_t rows, int64_t columns, const micro_args *m)
 {
     float buffer[TILE_ROWS * TILE_COLUMNS] = {0};
-    float *c = m->c;
-    int64_t ldc = m->ldc;
+    micro_args whole = *m;
 
+    whole.c = buffer;
+    whole.ldc = TILE_COLUMNS;
     if (m->add)
-        copy_tile(c, ldc, buffer, TILE_COLUMNS, rows, columns);
-    m->c = buffer;
-    m->ldc = TILE_COLUMNS;
-    tile(rows, m);
-    copy_tile(buffer, TILE_COLUMNS, c, ldc, rows, columns);
+        copy_tile(m->c, m->ldc, buffer, TILE_COLUMNS, rows, columns);
+    tile(rows, &whole);
+    copy_tile(buffer, TILE_COLUMNS, m->c, m->ldc, rows, columns);
 }
 
 /* Rows row .. row + rows and columns column .. of C, both packed. */

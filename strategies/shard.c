@@ -5,6 +5,8 @@
  * copy sharded over k ranks (reshard to k, between forward and backward), or everything until the
  * optimizer has changed the master (ZeRO-1, 2). Waits are keyed on the unit, never on the expected
  * order. */
+#include <assert.h>
+
 #include "core/dtype.h"
 #include "strategies/internal.h"
 
@@ -100,6 +102,7 @@ static ndm_status gather(ndm_unit *u)
             live_add(u);
     }
     NDM_TRY(ndm_stream_wait(c->gather, u->changed));
+    assert(u->gathered || !u->kept_valid); /* what a window holds is not kept a second time */
     if (u->kept_valid)
         NDM_TRY(ndm_all_gather(u->block, u->kept, u->gathered->memory,
                                u->numel / ndm_comm_size(u->block), u->fsdp.param_dtype, c->gather));
