@@ -83,9 +83,11 @@ int ndm_cli_launcher_rank(void)
 {
     static const char *const names[] = {"PMI_RANK", "PMIX_RANK"};
 
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (getenv(names[i]) != NULL)
-            return atoi(getenv(names[i]));
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *rank = getenv(names[i]);
+        if (rank != NULL)
+            return atoi(rank);
+    }
     return -1;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Units: making them, and what they are asked. Gathering is in shard.c, reducing in reduce.c, files
  * in unit_io.c. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,6 +54,7 @@ static const ndm_param *param_after(const ndm_unit *u, int64_t start)
 
 static void add_segment(ndm_unit *u, ndm_segment segment)
 {
+    assert(u->segments); /* [n_params], made by build() */
     ndm_segment *last = u->n_segments ? &u->segments[u->n_segments - 1] : NULL;
 
     if (last && last->decay == segment.decay && last->counted == segment.counted)
