@@ -333,6 +333,7 @@ ndm_status ndm_context_agree(ndm_context *context, ndm_status mine)
 
 void ndm_context_micro_batch(ndm_context *context, int64_t index, int64_t count)
 {
+    context->latest = NULL;
     context->micro_batch = index;
     context->micro_batches = count;
 }

@@ -32,7 +32,8 @@ typedef struct ndm_pool_buffer {
 NDM_MUST_USE ndm_status ndm_pool_take(ndm_context *context, int64_t bytes, ndm_memory_kind kind,
                                       ndm_stream *stream, ndm_pool_buffer **buffer);
 /* The same in a window that the members of `comm` share, where the backend has them: collectives
- * then read it in place. Collective over: comm. */
+ * then read it in place. Two of a size take turns within a micro-batch, so that nobody waits for
+ * the collective that reads the one before. Collective over: comm. */
 NDM_MUST_USE ndm_status ndm_pool_take_shared(ndm_context *context, ndm_comm *comm, int64_t bytes,
                                              ndm_memory_kind kind, ndm_stream *stream,
                                              ndm_pool_buffer **buffer);
@@ -56,8 +57,8 @@ struct ndm_context {
     ndm_stream *compute, *gather, *reduce;
     const ndm_strategy *strategies[NDM_STRATEGIES_MAX]; /* those that apply to the mesh, in order */
     int64_t n_strategies;
-    ndm_pool_buffer *pool;
-    struct ndm_unit *live; /* gathered units that can be resharded, oldest first */
+    ndm_pool_buffer *pool, *latest; /* latest: shared one taken in this micro-batch, or NULL */
+    struct ndm_unit *live;          /* gathered units that can be resharded, oldest first */
     int64_t n_live;
     int64_t micro_batch, micro_batches;
     int64_t n_units;   /* alive; without any, the pool is empty */

@@ -59,12 +59,13 @@ free_buffer:
 }
 
 /* Ranks take and give in the same order, so they find the same buffer free. */
-ndm_status ndm_pool_take_shared(ndm_context *context, ndm_comm *comm, int64_t bytes,
-                                ndm_memory_kind kind, ndm_stream *stream, ndm_pool_buffer **buffer)
+static ndm_status take(ndm_context *context, ndm_comm *comm, int64_t bytes, ndm_memory_kind kind,
+                       ndm_stream *stream, const ndm_pool_buffer *busy, ndm_pool_buffer **buffer)
 {
     ndm_pool_buffer *b = context->pool;
 
-    while (b && (b->taken || b->bytes != bytes || b->kind != kind || b->shared != comm))
+    while (b &&
+           (b->taken || b == busy || b->bytes != bytes || b->kind != kind || b->shared != comm))
         b = b->next;
     if (b)
         NDM_TRY(ndm_stream_wait(stream, b->last_use));
@@ -75,10 +76,18 @@ ndm_status ndm_pool_take_shared(ndm_context *context, ndm_comm *comm, int64_t by
     return NDM_OK;
 }
 
+ndm_status ndm_pool_take_shared(ndm_context *context, ndm_comm *comm, int64_t bytes,
+                                ndm_memory_kind kind, ndm_stream *stream, ndm_pool_buffer **buffer)
+{
+    NDM_TRY(take(context, comm, bytes, kind, stream, context->latest, buffer));
+    context->latest = *buffer;
+    return NDM_OK;
+}
+
 ndm_status ndm_pool_take(ndm_context *context, int64_t bytes, ndm_memory_kind kind,
                          ndm_stream *stream, ndm_pool_buffer **buffer)
 {
-    return ndm_pool_take_shared(context, NULL, bytes, kind, stream, buffer);
+    return take(context, NULL, bytes, kind, stream, NULL, buffer);
 }
 
 ndm_status ndm_pool_give(ndm_pool_buffer *buffer, ndm_stream *stream)
@@ -90,6 +99,7 @@ ndm_status ndm_pool_give(ndm_pool_buffer *buffer, ndm_stream *stream)
 
 void ndm_pool_finish(ndm_context *context)
 {
+    context->latest = NULL;
     while (context->pool) {
         ndm_pool_buffer *b = context->pool;
         context->pool = b->next;
