@@ -30,7 +30,7 @@ typedef struct ndm_training {
     int64_t saved_step;               /* last one that a save was begun for, -1 = none */
     int64_t evaluated_step;           /* likewise */
     char resumed[NDM_RUN_PATH_BYTES]; /* checkpoint that the run goes on from, "" = none */
-    double start_s;
+    double start_s, load_ms;
     ndm_step_result last;
 } ndm_training;
 

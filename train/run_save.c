@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "train/checkpoint_files.h"
@@ -63,11 +64,13 @@ static void compare_seed(const ndm_training *r, const ndm_checkpoint_state *stat
 static ndm_status resume(ndm_training *r)
 {
     const char *folder = ndm_option_string(r->options, "save-dir");
+    double begin = ndm_clock_s();
     ndm_checkpoint_state state;
 
     if (!r->resumed[0])
         return NDM_OK;
     NDM_TRY(ndm_checkpoint_load(r->trainer, r->resumed, &state));
+    r->load_ms = (ndm_clock_s() - begin) * 1e3;
     compare_seed(r, &state);
     r->samples = state.samples;
     r->last.tokens_total = state.tokens_total;
