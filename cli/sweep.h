@@ -2,8 +2,8 @@
 /* A sweep: points (mesh shapes with their options), the runs of each, and what is made of them.
  *
  * sweep_plan.c makes the points, sweep_child.c runs one, sweep_log.c keeps runs in a file of JSON
- * lines, sweep_result.c makes a row of a point's runs, sweep_svg.c pictures of rows, verb_sweep.c
- * leads. */
+ * lines, sweep_result.c makes a row of a point's runs, sweep_report.c prints them, sweep_svg.c
+ * draws them, verb_sweep.c leads. */
 #ifndef NDM_CLI_SWEEP_H
 #define NDM_CLI_SWEEP_H
 
@@ -153,6 +153,10 @@ void ndm_sweep_result_table(const ndm_sweep_result *result, ndm_table *table);
 
 /* A rule as it is counted: numbers as #, without advice. Returns text. */
 const char *ndm_sweep_rule_of(const char *message, char text[NDM_SWEEP_MESSAGE]);
+
+/* Makes the result and prints it as text or JSON, with the files that the options ask for. */
+NDM_MUST_USE ndm_status ndm_sweep_report(const ndm_options *options, const ndm_sweep_plan *plan,
+                                         const ndm_sweep_log *log, const char *key);
 
 /* ---- pictures ----------------------------------------------------------------------------------
  */

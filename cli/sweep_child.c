@@ -20,14 +20,6 @@
 
 enum { ARGUMENTS = 64, POLL_US = 20000, WATCH_US = 100000, GRACE_US = 2000000, PIDS = 512 };
 
-const char *ndm_sweep_status_name(ndm_sweep_status status)
-{
-    static const char *const names[NDM_SWEEP_STATUS_COUNT] = {
-        "ok", "invalid", "failed", "comm", "memory", "crashed", "timeout", "stopped"};
-
-    return names[status];
-}
-
 void ndm_sweep_run_finish(ndm_sweep_run *run)
 {
     free(run->step_ms);

@@ -100,17 +100,15 @@ static ndm_status parse_operand(parser *p, int64_t *value)
 
 static ndm_status parse_unary(parser *p, int64_t *value)
 {
-    bool negative = false, inverted = false;
+    bool negative, inverted;
 
     if (++p->depth > DEPTH_MOST)
         return refuse(p, "less nesting");
+    *value = 0;
     skip_space(p);
-    if (p->at[0] == '!' && p->at[1] != '=')
-        inverted = true, p->at++;
-    else if (take(p, "not"))
-        inverted = true;
-    else
-        negative = take(p, "-");
+    inverted = p->at[0] == '!' && p->at[1] != '=';
+    p->at += inverted;
+    negative = !inverted && take(p, "-");
     NDM_TRY(negative || inverted ? parse_unary(p, value) : parse_operand(p, value));
     p->depth--;
     if (inverted)
@@ -178,13 +176,24 @@ static ndm_status parse_comparison(parser *p, int64_t *value)
     return NDM_OK;
 }
 
+static ndm_status parse_not(parser *p, int64_t *value)
+{
+    bool inverted = false;
+
+    while (take(p, "not"))
+        inverted = !inverted;
+    NDM_TRY(parse_comparison(p, value));
+    *value = inverted ? *value == 0 : *value;
+    return NDM_OK;
+}
+
 static ndm_status parse_and(parser *p, int64_t *value)
 {
     int64_t right;
 
-    NDM_TRY(parse_comparison(p, value));
+    NDM_TRY(parse_not(p, value));
     while (take(p, "&&") || take(p, "and")) {
-        NDM_TRY(parse_comparison(p, &right));
+        NDM_TRY(parse_not(p, &right));
         *value = *value != 0 && right != 0;
     }
     return NDM_OK;

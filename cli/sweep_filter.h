@@ -15,7 +15,7 @@ typedef struct ndm_filter_name {
 } ndm_filter_name;
 
 /* Whether the expression holds for these values. Whole numbers, names, ( ), ! - * / % + -,
- * < <= > >= == = !=, && and, || or. NDM_ERR_USAGE says at which place it is none. */
+ * < <= > >= == = !=, not, && and, || or. NDM_ERR_USAGE says at which place it is none. */
 NDM_MUST_USE ndm_status ndm_filter_holds(const char *expression, const ndm_filter_name *names,
                                          size_t n_names, bool *holds);
 

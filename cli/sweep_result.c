@@ -9,6 +9,14 @@
 #include "cli/bench_peak.h"
 #include "cli/sweep.h"
 
+const char *ndm_sweep_status_name(ndm_sweep_status status)
+{
+    static const char *const names[NDM_SWEEP_STATUS_COUNT] = {
+        "ok", "invalid", "failed", "comm", "memory", "crashed", "timeout", "stopped"};
+
+    return names[status];
+}
+
 /* All runs of a point. */
 typedef struct runs {
     const ndm_sweep_run **run; /* [n] */
@@ -224,14 +232,15 @@ ndm_status ndm_sweep_result_make(const ndm_sweep_plan *plan, const ndm_sweep_log
                                  int64_t warmup, double limit, ndm_sweep_result *result)
 {
     runs r = {.run = malloc((size_t)(log->n + 1) * sizeof *r.run)};
-    ndm_status status = NDM_OK;
+    ndm_status status;
 
     *result = (ndm_sweep_result){.rows = calloc((size_t)plan->n + 1, sizeof *result->rows)};
-    if (r.run == NULL || result->rows == NULL)
-        status = ndm_error_set(NDM_ERR_MEMORY, __FILE__, __LINE__, "no memory for %" PRId64 " rows",
-                               plan->n);
-    if (status == NDM_OK)
-        status = measure_peak(log, &result->peak_gflops);
+    if (r.run == NULL || result->rows == NULL) {
+        free(r.run);
+        ndm_sweep_result_finish(result);
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for %" PRId64 " rows", plan->n);
+    }
+    status = measure_peak(log, &result->peak_gflops);
     for (int64_t i = 0; i < plan->n && status == NDM_OK; i++) {
         r.n = runs_of(log, &plan->points[i], r.run);
         status = add_point(&plan->points[i], &r, reference_of(plan, log), warmup, result);

@@ -183,7 +183,7 @@ typedef struct sweep {
     ndm_sweep_plan plan;
     ndm_sweep_log log;
     ndm_sweep_setting setting;
-    char program[4096], folder[64], data[96];
+    char program[4096], folder[1024], data[1100];
     char *key;
     int64_t done, all; /* runs */
 } sweep;
@@ -216,10 +216,12 @@ static ndm_status draw_tokens(sweep *s, int64_t vocab)
 
 static ndm_status make_folder(sweep *s)
 {
-    snprintf(s->folder, sizeof s->folder, "/tmp/ndmesh-sweep-XXXXXX");
-    if (mkdtemp(s->folder) == NULL) {
+    const char *parent = getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp";
+    int n = snprintf(s->folder, sizeof s->folder, "%s/ndmesh-sweep-XXXXXX", parent);
+
+    if (n < 0 || n >= (int)sizeof s->folder || mkdtemp(s->folder) == NULL) {
         s->folder[0] = '\0';
-        NDM_FAIL(NDM_ERR_IO, "cannot make a folder in /tmp: %s", strerror(errno));
+        NDM_FAIL(NDM_ERR_IO, "cannot make a folder in %s: %s", parent, strerror(errno));
     }
     s->setting.folder = s->folder;
     return NDM_OK;
@@ -228,7 +230,7 @@ static ndm_status make_folder(sweep *s)
 static void remove_folder(const sweep *s)
 {
     static const char *const names[] = {"metrics.jsonl", "output.txt", "tokens.bin"};
-    char path[128];
+    char path[1100];
 
     if (s->folder[0] == '\0')
         return;
@@ -372,109 +374,6 @@ static ndm_status run_rounds(sweep *s)
     return NDM_OK;
 }
 
-/* ---- output
- * -------------------------------------------------------------------------------------- */
-
-static void print_text(const sweep *s, const ndm_sweep_result *r, const ndm_table *t)
-{
-    ndm_bench_facts facts = {.ranks = 1, .local_ranks = 1, .threads = (int)ndm_bench_cores()};
-
-    ndm_bench_facts_text(&facts, stdout);
-    printf("# sweep          %s\n# fma peak       %.1f GFLOP/s\n", s->key, r->peak_gflops);
-    ndm_table_print_heading(t, stdout);
-    for (int64_t i = 0; i < ndm_table_rows(t); i++)
-        ndm_table_print_row(t, i, stdout);
-    for (int64_t i = 0; i < r->n; i++)
-        if (r->rows[i].status != NDM_SWEEP_OK)
-            printf("# %s: %s: %s\n", ndm_sweep_status_name(r->rows[i].status), r->rows[i].point->id,
-                   r->rows[i].message);
-    if (r->invalid > 0)
-        printf("# %" PRId64 " shapes are invalid:\n", r->invalid);
-    for (int64_t i = 0; i < r->n_rules; i++)
-        printf("# %6" PRId64 "  %s\n", r->rules[i].count, r->rules[i].text);
-}
-
-static void write_rules(ndm_json *json, const ndm_sweep_result *r)
-{
-    ndm_json_key_int(json, "invalid", r->invalid);
-    ndm_json_key(json, "rules");
-    ndm_json_begin_array(json);
-    for (int64_t i = 0; i < r->n_rules; i++) {
-        ndm_json_begin_object(json);
-        ndm_json_key_string(json, "rule", r->rules[i].text);
-        ndm_json_key_int(json, "count", r->rules[i].count);
-        ndm_json_end_object(json);
-    }
-    ndm_json_end_array(json);
-}
-
-static ndm_status print_json(const sweep *s, const ndm_sweep_result *r, const ndm_table *t)
-{
-    ndm_bench_facts facts = {.ranks = 1, .local_ranks = 1, .threads = (int)ndm_bench_cores()};
-    ndm_json json;
-
-    ndm_json_init_file(&json, stdout, true);
-    ndm_json_begin_object(&json);
-    ndm_json_key_string(&json, "sweep", s->key);
-    ndm_json_key(&json, "context");
-    ndm_json_begin_object(&json);
-    ndm_bench_facts_json(&facts, &json);
-    ndm_json_end_object(&json);
-    ndm_json_key_double(&json, "fma_peak_gflops", r->peak_gflops);
-    ndm_json_key_int(&json, "points", s->plan.n);
-    ndm_json_key_int(&json, "filtered", s->plan.filtered);
-    ndm_json_key_int(&json, "runs", s->log.n);
-    write_rules(&json, r);
-    ndm_json_key(&json, "rows");
-    ndm_table_write_json(t, &json);
-    ndm_json_end_object(&json);
-    return ndm_json_finish(&json);
-}
-
-static ndm_status write_file(const char *path, const ndm_table *t,
-                             void (*write)(const ndm_table *, ndm_buffer *))
-{
-    ndm_buffer text = {0};
-
-    if (path == NULL)
-        return NDM_OK;
-    write(t, &text);
-    ndm_status status = ndm_buffer_status(&text);
-    if (status == NDM_OK)
-        status = ndm_file_write_atomic(path, text.data, text.length);
-    ndm_buffer_finish(&text);
-    return status;
-}
-
-static ndm_status write_result(const sweep *s, const ndm_sweep_result *r, const ndm_table *t)
-{
-    const char *svg = ndm_option_string(s->options, "svg");
-
-    NDM_TRY(ndm_table_status(t));
-    NDM_TRY(write_file(ndm_option_string(s->options, "csv"), t, ndm_table_write_csv));
-    NDM_TRY(write_file(ndm_option_string(s->options, "markdown"), t, ndm_table_write_markdown));
-    if (svg != NULL)
-        NDM_TRY(ndm_sweep_draw(r, &s->plan, s->options, svg));
-    if (ndm_option_bool(s->options, "json"))
-        return print_json(s, r, t);
-    print_text(s, r, t);
-    return NDM_OK;
-}
-
-static ndm_status report(const sweep *s)
-{
-    ndm_sweep_result result;
-    ndm_table t;
-
-    NDM_TRY(ndm_sweep_result_make(&s->plan, &s->log, ndm_option_int64(s->options, "warmup-steps"),
-                                  ndm_option_double(s->options, "max-loss-difference"), &result));
-    ndm_sweep_result_table(&result, &t);
-    ndm_status status = write_result(s, &result, &t);
-    ndm_table_finish(&t);
-    ndm_sweep_result_finish(&result);
-    return status;
-}
-
 /* ---- the verb
  * ------------------------------------------------------------------------------------ */
 
@@ -488,7 +387,7 @@ static ndm_status run_all(sweep *s)
     ndm_sweep_watch_signals();
     ndm_status status = run_rounds(s);
     if (status == NDM_OK || status == NDM_ERR_INTERRUPTED) {
-        ndm_status reported = report(s);
+        ndm_status reported = ndm_sweep_report(s->options, &s->plan, &s->log, s->key);
         status = status == NDM_OK ? reported : status;
     }
     return status;
@@ -507,29 +406,20 @@ static ndm_status read_arguments(sweep *s, int argc, const char *const *argv)
 
 static ndm_status start(int argc, const char *const *argv)
 {
-    sweep *s = calloc(1, sizeof *s);
-    const char **extra = calloc((size_t)argc + 3, sizeof *extra);
-    ndm_status status = NDM_OK;
+    sweep s = {.log.fd = -1};
 
-    if (s == NULL || extra == NULL)
-        status = ndm_error_set(NDM_ERR_MEMORY, __FILE__, __LINE__, "no memory for %d arguments",
-                               argc);
-    if (status == NDM_OK) {
-        s->extra = extra;
-        s->log.fd = -1;
-        status = read_arguments(s, argc, argv);
-    }
+    s.extra = calloc((size_t)argc + 3, sizeof *s.extra);
+    if (s.extra == NULL)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for %d arguments", argc);
+    ndm_status status = read_arguments(&s, argc, argv);
     if (status == NDM_OK)
-        status = run_all(s);
-    if (s != NULL) {
-        remove_folder(s);
-        ndm_sweep_log_close(&s->log);
-        ndm_sweep_plan_finish(&s->plan);
-        ndm_options_destroy(s->options);
-        free(s->key);
-    }
-    free(extra);
-    free(s);
+        status = run_all(&s);
+    remove_folder(&s);
+    ndm_sweep_log_close(&s.log);
+    ndm_sweep_plan_finish(&s.plan);
+    ndm_options_destroy(s.options);
+    free(s.key);
+    free(s.extra);
     return status;
 }
 

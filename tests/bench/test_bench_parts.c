@@ -28,7 +28,7 @@ static void filters_hold(void **state)
     } cases[] = {
         {"tp<=2", true},
         {"tp < 2", false},
-        {"tp>1&&dp-shard>4", false},
+        {"tp>1&&dp_shard>4", false},
         {"tp>1 || dp_shard>4", true},
         {"tp==2 and not cp==2", true},
         {"!(tp==2)", false},
