@@ -29,7 +29,7 @@ GROUPS = {
     "titan-commits": ("h100x8-500w", "eager", "compiled"),
     "titan-qwen3-32b": ("h100x8-500w", "eager", "compiled"),
     "titan-llama7b": ("h100x8-500w", "eager", "compiled"),
-    "titan-a100": ("a100x8", "compiled", "compiled"),
+    "titan-a100": ("a100x8", "eager", "eager"),
     "dgxc-llama": ("h100x8-vboost", "megatron", "megatron"),
     "maxtext-70b": ("h100x8-vboost", "xla", "xla"),
     "bridge": ("h100x8-vboost", "megatron", "megatron"),
@@ -150,6 +150,7 @@ class Job:
             self.sets.append("stack.attention_share=0.70")  # FlashAttention 1 on A100
         if row["group"] in ("mosaic-a10040", "dgxc-llama", "bridge", "maxtext-70b"):
             self.args += ["--reduce-dtype", "bf16"]
+            self.sets.append("stack.accum_bytes=4")
         if row["fp8"] == "1" and row["group"].startswith("titan"):
             self.sets.append("stack.fp8_gather=1")
         if "async_tp" in tags:

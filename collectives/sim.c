@@ -63,7 +63,8 @@ static void charge_around(const ndm_comm *comm, const ndm_collective_args *a)
     const ndm_sim_options *o = ndm_sim_options_of(device);
     const ndm_sim_stack *k = o->stack;
     const sim_comm *s = comm->state;
-    double elements = whole(comm, a), bytes = 0.0;
+    bool narrow = k->fp8_gather && a->kind == NDM_ALL_GATHER;
+    double elements = whole(comm, a) * (narrow ? 0.5 : 1.0), bytes = 0.0;
     ndm_memory_kind kind = ndm_sim_kind_of(a->recv);
 
     if (s->axes == NDM_AXIS_TP && kind == NDM_MEMORY_ACTIVATIONS)

@@ -51,7 +51,8 @@ typedef struct ndm_sim_options ndm_sim_options;
 /* What a pricing function keeps between launches, zero at the start; phase is where the step is. */
 typedef struct ndm_sim_state {
     ndm_sim_phase phase;
-    bool forward_trans_b; /* how the forward's matrix products store their weights */
+    double fp8_saved_ns;                 /* by the last matrix product */
+    bool forward_known, forward_trans_b; /* how the forward's matrix products store their weights */
 } ndm_sim_state;
 typedef void (*ndm_sim_price_fn)(const ndm_sim_options *options, ndm_sim_state *state,
                                  const ndm_launch *launch, ndm_sim_charge *charge);

@@ -86,6 +86,7 @@ typedef struct ndm_sim_stack {
     double expand_bytes; /* key-value heads repeated for kernels without GQA, per query element */
     double join_bytes; /* sum of input gradients of matrices that are not one, per input element */
     double loss_bytes[2]; /* per logit: before the statistics, with the gradient */
+    double accum_bytes;   /* per parameter and micro-batch, of products that add to gradients */
     double grad_bytes;    /* per parameter and micro-batch, beside the matrix products */
     bool grads_apart;     /* matrix products write their own gradients: nothing is zeroed or read */
     double gather_copy_bytes; /* per gathered parameter, on the compute stream */

@@ -58,10 +58,30 @@ static bool is_weight_grad(const ndm_gemm_args *a)
     return a->trans_a;
 }
 
-/* Products over the vocabulary stay in 16 bit: their operands or result are logits. */
+/* Products over the vocabulary stay in 16 bit. That the first one is such is known only when the
+ * statistics of its logits follow: what it was given is taken back there. */
 static bool takes_fp8(const pricing *p)
 {
     return p->k->fp8 && p->charge->phase != NDM_SIM_HEAD;
+}
+
+/* Operands that are cast to 8 bit: activations and weights in the forward, a gradient in the
+ * backward, whose products share it. */
+static double cast_elements(const pricing *p, const ndm_gemm_args *a)
+{
+    double mk = (double)a->m * (double)a->k, kn = (double)a->k * (double)a->n;
+
+    if (is_weight_grad(a))
+        return 0.0;
+    return p->charge->phase == NDM_SIM_BACKWARD ? mk : mk + kn;
+}
+
+/* What the stack runs beside an input gradient: products made again, sums of input gradients. */
+static void add_input_grad(const pricing *p, const ndm_gemm_args *a, double ns)
+{
+    p->charge->ns += p->k->again_gemms * ns;
+    if (a->n < a->k)
+        add_bytes(p, p->k->join_bytes * (double)a->m * (double)a->n);
 }
 
 static void price_gemm(const pricing *p, const ndm_gemm_args *a)
@@ -73,15 +93,15 @@ static void price_gemm(const pricing *p, const ndm_gemm_args *a)
     p->charge->category = NDM_SIM_GEMM;
     p->charge->flops = 2.0 * m * n * k;
     p->charge->ns = ns;
-    if (!is_weight_grad(a) && p->charge->phase == NDM_SIM_BACKWARD)
-        p->charge->ns += p->k->again_gemms * ns; /* as many again as there are input gradients */
     if (fp8)
-        add_bytes(p, p->k->cast_bytes * (m * k + (is_weight_grad(a) ? k * n : 0.0)));
-    if (is_weight_grad(a) && a->beta != 0.0f && !p->k->grads_apart)
-        add_bytes(p, 8.0 * m * n);
-    if (!is_weight_grad(a) && p->charge->phase == NDM_SIM_BACKWARD && p->k->join_bytes > 0.0 &&
-        a->n < a->k)
-        add_bytes(p, p->k->join_bytes * m * n);
+        add_bytes(p, p->k->cast_bytes * cast_elements(p, a));
+    p->state->fp8_saved_ns = fp8 ? gemm_ns(p, m, n, k, false) - p->charge->ns : 0.0;
+    if (is_weight_grad(a)) {
+        if (a->beta != 0.0f && !p->k->grads_apart)
+            add_bytes(p, either(8.0, p->k->accum_bytes) * m * n);
+    } else if (p->charge->phase == NDM_SIM_BACKWARD) {
+        add_input_grad(p, a, ns);
+    }
 }
 
 /* ---- attention ---------------------------------------------------------------------------- */
@@ -105,12 +125,15 @@ static double unfused_ns(const pricing *p, const ndm_attention_args *a, bool bac
            bytes * square / (p->m->memory_bw * p->m->memory_share) * 1e9;
 }
 
+/* Speed is looked up by length. A block of a split sequence has as much work off the diagonal,
+ * where no tile is half empty, as a sequence that is longer by the root of two. */
 static double fused_ns(const pricing *p, const ndm_attention_args *a, bool backward)
 {
     /* five products instead of two, at four fifths of the forward's speed */
     const double BACKWARD = 2.5 / 0.8;
     double peak = p->m->attention_peak > 0.0 ? p->m->attention_peak : p->m->peak_flops;
-    double seq = sqrt((double)a->tq * (double)a->tk);
+    double seq = sqrt((double)a->tq * (double)a->tk) *
+                 (a->q_index && a->tq == a->tk ? sqrt(2.0) : 1.0);
     double share = ndm_cost_attention_share(p->m, (double)(a->batch * a->heads), seq);
     double speed = peak * share * p->m->clock *
                    either(p->m->attention_share, p->k->attention_share);
@@ -333,10 +356,13 @@ void ndm_cost_price(const ndm_sim_options *options, ndm_sim_state *state, const 
                     ndm_sim_charge *charge)
 {
     int op = launch->op;
+    bool enters_head = op == NDM_OP_ce_stats && state->phase != NDM_SIM_HEAD;
 
     state->phase = enter_phase(state->phase, op);
-    if (op == NDM_OP_gemm && state->phase == NDM_SIM_FORWARD)
+    if (op == NDM_OP_gemm && !state->forward_known) {
+        state->forward_known = true;
         state->forward_trans_b = ((const ndm_gemm_args *)launch->args)->trans_b;
+    }
     pricing p = {options->machine, options->stack, state, charge,
                  makes_again(state, op, launch->args)};
     *charge = (ndm_sim_charge){.category = NDM_SIM_MEMORY,
@@ -351,6 +377,8 @@ void ndm_cost_price(const ndm_sim_options *options, ndm_sim_state *state, const 
         price_layer(&p, op, launch->args);
     else
         price_vector(&p, op, launch->args);
+    if (enters_head)
+        charge->ns += state->fp8_saved_ns;
     if (charge->ns < p.m->kernel_ns)
         charge->ns = p.m->kernel_ns;
     charge->host_ns = p.m->launch_ns * p.k->launches * p.k->launch_share;

@@ -29,13 +29,13 @@ static void offer(neighbours *s, double distance, double share)
     s->share[at] = share;
 }
 
-/* Mean, weighted with the inverse of the squared distance. */
+/* Mean, weighted with the inverse of the distance. */
 static double mean(const neighbours *s)
 {
     double sum = 0.0, weights = 0.0;
 
     for (int i = 0; i < s->n; i++) {
-        double w = 1.0 / (s->distance[i] + 1e-6);
+        double w = 1.0 / (sqrt(s->distance[i]) + 1e-3);
         sum += w * s->share[i];
         weights += w;
     }

@@ -67,6 +67,7 @@ static const field stack_fields[] = {
     {"stack.tp_copy_bytes", REAL, STACK(tp_copy_bytes), 1, false},
     {"stack.join_bytes", REAL, STACK(join_bytes), 1, false},
     {"stack.expand_bytes", REAL, STACK(expand_bytes), 1, false},
+    {"stack.accum_bytes", REAL, STACK(accum_bytes), 1, false},
     {"stack.grad_bytes", REAL, STACK(grad_bytes), 1, false},
     {"stack.gather_copy_bytes", REAL, STACK(gather_copy_bytes), 1, false},
     {"stack.launches", REAL, STACK(launches), 1, false},
@@ -341,7 +342,8 @@ static ndm_status visit_top(reader *r, const char *key, yaml_node_t *value, int6
     if (!f)
         NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: unknown key '%s'", r->path, ndm_yaml_line(value), key);
     if (!read_number(ndm_yaml_text(value), &number) || number < 0.0)
-        NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: %s is not a number from 0 on", r->path, ndm_yaml_line(value), key);
+        NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: %s is not a number from 0 on", r->path,
+                 ndm_yaml_line(value), key);
     r->seen[f - machine_fields] = true;
     store(m, f, number);
     return NDM_OK;
