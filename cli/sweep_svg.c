@@ -50,20 +50,32 @@ static bool good(const ndm_sweep_row *row)
 /* ---- heat map: rows are data parallel shapes, columns cp and tp
  * ------------------------------------ */
 
+typedef struct shape {
+    int64_t outer, inner;
+} shape;
+
 typedef struct shapes {
-    int64_t outer[SHAPES], inner[SHAPES]; /* the two sizes of each */
+    shape at[SHAPES];
     int n;
 } shapes;
+
+/* Little splitting first. */
+static int by_size(const void *a, const void *b)
+{
+    const shape *x = a, *y = b;
+    int64_t m = x->outer * x->inner, n = y->outer * y->inner;
+
+    return m != n ? (m > n) - (m < n) : (x->outer > y->outer) - (x->outer < y->outer);
+}
 
 static int shape_index(shapes *s, int64_t outer, int64_t inner)
 {
     for (int i = 0; i < s->n; i++)
-        if (s->outer[i] == outer && s->inner[i] == inner)
+        if (s->at[i].outer == outer && s->at[i].inner == inner)
             return i;
     if (s->n == SHAPES)
         return SHAPES - 1;
-    s->outer[s->n] = outer;
-    s->inner[s->n] = inner;
+    s->at[s->n] = (shape){outer, inner};
     return s->n++;
 }
 
@@ -105,13 +117,13 @@ static void draw_heads(ndm_buffer *svg, const shapes *rows, const shapes *column
     char text[96];
 
     for (int i = 0; i < columns->n; i++) {
-        snprintf(text, sizeof text, "cp %" PRId64 " x tp %" PRId64, columns->outer[i],
-                 columns->inner[i]);
+        snprintf(text, sizeof text, "cp %" PRId64 " x tp %" PRId64, columns->at[i].outer,
+                 columns->at[i].inner);
         text_at(svg, LEFT + (i + 0.5) * CELL_WIDTH, TOP - 10, "middle", text);
     }
     for (int i = 0; i < rows->n; i++) {
-        snprintf(text, sizeof text, "dp_replicate %" PRId64 " x dp_shard %" PRId64, rows->outer[i],
-                 rows->inner[i]);
+        snprintf(text, sizeof text, "dp_replicate %" PRId64 " x dp_shard %" PRId64,
+                 rows->at[i].outer, rows->at[i].inner);
         text_at(svg, LEFT - 10, TOP + (i + 0.6) * CELL_HEIGHT, "end", text);
     }
 }
@@ -125,6 +137,8 @@ static void collect_shapes(const ndm_sweep_plan *plan, int64_t ranks, shapes *ro
         shape_index(rows, p->sizes[NDM_DP_REPLICATE], p->sizes[NDM_DP_SHARD]);
         shape_index(columns, p->sizes[NDM_CP], p->sizes[NDM_TP]);
     }
+    qsort(rows->at, (size_t)rows->n, sizeof rows->at[0], by_size);
+    qsort(columns->at, (size_t)columns->n, sizeof columns->at[0], by_size);
 }
 
 /* A cell for each shape of the plan; grey where the run was invalid or was lost. */
@@ -266,7 +280,7 @@ static ndm_status draw_scaling(const ndm_sweep_result *result, int64_t threads, 
 /* ---- bars
  * ------------------------------------------------------------------------------------------ */
 
-enum { BAR_HEIGHT = 20, BAR_LEFT = 420, BAR_WIDTH = 420 };
+enum { BAR_HEIGHT = 20, BAR_LEFT = 480, BAR_WIDTH = 420 };
 
 static void draw_bar(ndm_buffer *svg, const ndm_sweep_row *row, double most, double y)
 {

@@ -24,7 +24,8 @@ program = None
 
 
 def environment():
-    return {k: v for k, v in os.environ.items() if not k.startswith("NDM_")}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("NDM_")}
+    return {**kept, "TMPDIR": os.getcwd()}  # what a killed sweep leaves goes with the folder
 
 
 def ndmesh(*args, code=0):
