@@ -49,6 +49,7 @@ const ndm_device_ops ndm_device_cpu = {
     .summary = "host memory and OpenMP",
     .priority = 10,
     .host_accessible = true,
+    .in_place = true,
     .probe = probe,
     .create = create,
     .destroy = destroy,

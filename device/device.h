@@ -23,10 +23,10 @@ typedef ndm_status (*ndm_host_body)(
     const void *args); /* function type of kernel bodies in the cpu world */
 
 typedef struct ndm_device_options {
-    int64_t timeout_ns;         /* deadline of every wait; 0 = 600 s */
-    int local_rank;             /* which device of the node to take */
-    int threads;                /* OpenMP threads of kernels on cpu; 0 = leave as it is */
-    int64_t memory_limit_bytes; /* allocations beyond fail with NDM_ERR_MEMORY; 0 = none */
+    int64_t timeout_ns;                /* deadline of every wait; 0 = 600 s */
+    int local_rank;                    /* which device of the node to take */
+    int threads;                       /* OpenMP threads of kernels on cpu; 0 = leave as it is */
+    int64_t memory_limit_bytes;        /* allocations beyond fail with NDM_ERR_MEMORY; 0 = none */
     const struct ndm_sim_options *sim; /* of the simulated world (device/sim.h), else NULL */
 } ndm_device_options;
 
@@ -35,6 +35,8 @@ typedef struct ndm_device_ops {
     const char *summary;
     int priority;         /* the highest whose probe says yes is `auto` */
     bool host_accessible; /* collectives may touch device memory from the host process */
+    bool in_place; /* so may files: whoever has synchronized its stream reads and writes it as it is
+                    */
     bool (*probe)(char *why, size_t why_bytes); /* why: the reason, for `ndmesh info` */
     ndm_status (*create)(const ndm_device_options *options, ndm_device **device);
     void (*destroy)(ndm_device *device);

@@ -7,12 +7,12 @@
 #include "core/rng.h"
 #include "strategies/internal.h"
 
-enum { WINDOW = 1 << 20 }; /* elements staged at a time */
+enum { WINDOW = 4 << 20 }; /* elements staged at a time */
 
 /* A stretch of the slice in host memory, and what is done with its runs. */
 typedef struct window {
     const ndm_param *param;
-    float *values; /* [WINDOW] */
+    float *values; /* [WINDOW], or the slice if that is less */
     int64_t first; /* flat index of values[0] */
     ndm_unit_range_fn call;
     void *user;
@@ -75,19 +75,40 @@ static ndm_status write_windows(ndm_unit *u, const float *array, window *w)
     return NDM_OK;
 }
 
-static ndm_status open_window(window *w, ndm_unit_range_fn call, void *user)
+static ndm_status open_window(const ndm_unit *u, window *w, ndm_unit_range_fn call, void *user)
 {
-    *w = (window){.call = call, .user = user, .values = malloc(WINDOW * sizeof(float))};
+    int64_t n = u->slice < WINDOW ? u->slice : WINDOW;
+
+    *w = (window){.call = call, .user = user, .values = malloc((size_t)n * sizeof(float))};
     if (!w->values)
-        NDM_FAIL(NDM_ERR_MEMORY, "no memory to stage %d elements", WINDOW);
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory to stage %lld elements", (long long)n);
     return NDM_OK;
+}
+
+/* Where files may be read into device memory, the whole slice is one window of itself. Padding is
+ * not touched: it is zero since the array was made. */
+static ndm_status read_in_place(ndm_unit *u, float *array, ndm_unit_range_fn read, void *user)
+{
+    window w = {.call = read, .user = user, .values = array, .first = u->index * u->slice};
+
+    NDM_TRY(ndm_stream_synchronize(u->context->compute));
+    return visit_window(u, &w, u->slice, false);
+}
+
+static ndm_status write_in_place(ndm_unit *u, const float *array, ndm_unit_range_fn write,
+                                 void *user)
+{
+    NDM_TRY(ndm_stream_synchronize(u->context->compute));
+    return ndm_unit_write_host(u, array, write, user);
 }
 
 ndm_status ndm_unit_read_array(ndm_unit *unit, float *array, ndm_unit_range_fn read, void *user)
 {
     window w;
 
-    NDM_TRY(open_window(&w, read, user));
+    if (unit->context->device->ops->in_place)
+        return read_in_place(unit, array, read, user);
+    NDM_TRY(open_window(unit, &w, read, user));
     ndm_status status = read_windows(unit, array, &w);
     free(w.values);
     return status;
@@ -100,7 +121,9 @@ ndm_status ndm_unit_write_array(ndm_unit *unit, const float *array, ndm_unit_ran
 
     if (!ndm_unit_writes(unit))
         return NDM_OK;
-    NDM_TRY(open_window(&w, write, user));
+    if (unit->context->device->ops->in_place)
+        return write_in_place(unit, array, write, user);
+    NDM_TRY(open_window(unit, &w, write, user));
     ndm_status status = write_windows(unit, array, &w);
     free(w.values);
     return status;

@@ -24,10 +24,8 @@ struct ndm_saver {
     ndm_context *context;
     ndm_checkpoint_options options; /* options_json owned */
     char *folder;
-    float **copies; /* [n_arrays], NULL where this rank writes nothing or writes from the device */
-    const float **arrays; /* [n_arrays] what the save in flight reads */
-    int64_t n_arrays;     /* n_units * NDM_CHECKPOINT_STEMS */
-    bool direct;          /* no copies: training stands still until the save is done */
+    float **copies;   /* [n_copies], in the background; NULL where this rank writes nothing */
+    int64_t n_copies; /* n_units * NDM_CHECKPOINT_STEMS */
 
     ndm_save save;
     ndm_save_phase phase;
@@ -62,7 +60,7 @@ static int64_t slice_bytes(const ndm_saver *s, int64_t unit)
 /* Touched here, so that no save pays for the first use of its pages. */
 static ndm_status make_copies(ndm_saver *s)
 {
-    for (int64_t i = 0; i < s->n_arrays && !s->direct; i++) {
+    for (int64_t i = 0; i < s->n_copies && s->options.background; i++) {
         int64_t unit = i / NDM_CHECKPOINT_STEMS, bytes = slice_bytes(s, unit);
         if (!ndm_unit_writes(s->model->units[unit]))
             continue;
@@ -94,15 +92,12 @@ static ndm_status build(ndm_saver *s, const char *folder, const ndm_checkpoint_o
     NDM_TRY(check_options(options));
     s->options = *options;
     s->options.options_json = NULL;
-    s->direct = !options->background && s->context->device->ops->host_accessible;
-    s->n_arrays = s->model->n_units * NDM_CHECKPOINT_STEMS;
+    s->n_copies = s->model->n_units * NDM_CHECKPOINT_STEMS;
     s->folder = ndm_text_duplicate(folder);
-    s->copies = calloc((size_t)s->n_arrays, sizeof *s->copies);
-    s->arrays = calloc((size_t)s->n_arrays, sizeof *s->arrays);
+    s->copies = calloc((size_t)s->n_copies, sizeof *s->copies);
     if (options->options_json)
         s->options.options_json = ndm_text_duplicate(options->options_json);
-    if (!s->folder || !s->copies || !s->arrays ||
-        (options->options_json && !s->options.options_json))
+    if (!s->folder || !s->copies || (options->options_json && !s->options.options_json))
         NDM_FAIL(NDM_ERR_MEMORY, "no memory to save %lld units", (long long)s->model->n_units);
     NDM_TRY(make_copies(s));
     return ndm_context_rank(s->context) == 0 ? ndm_checkpoint_sweep(folder) : NDM_OK;
@@ -151,10 +146,9 @@ void ndm_saver_destroy(ndm_saver *s)
         return;
     if (s->phase != NDM_SAVE_IDLE)
         ndm_save_finish(&s->save, false);
-    for (int64_t i = 0; s->copies && i < s->n_arrays; i++)
+    for (int64_t i = 0; s->copies && i < s->n_copies; i++)
         free(s->copies[i]);
     free(s->copies);
-    free(s->arrays);
     free((char *)s->options.options_json);
     free(s->result_path);
     free(s->folder);
@@ -174,7 +168,8 @@ static void *run_phase(void *user)
     return NULL;
 }
 
-/* In a thread that no signal interrupts; where there is none to be had, here and now. */
+/* In a thread that no signal interrupts; without background, or where there is none to be had, here
+ * and now. */
 static void start_phase(ndm_saver *s, ndm_save_phase phase)
 {
     sigset_t all, before;
@@ -193,15 +188,36 @@ static ndm_status copy_slices(ndm_saver *s)
 {
     ndm_stream *stream = s->context->compute;
 
-    for (int64_t i = 0; i < s->n_arrays; i++) {
+    for (int64_t i = 0; i < s->n_copies; i++) {
         int64_t unit = i / NDM_CHECKPOINT_STEMS;
-        const float *array = array_of(s, unit, (int)(i % NDM_CHECKPOINT_STEMS));
         if (s->copies[i])
-            NDM_TRY(
-                ndm_copy(stream, s->copies[i], array, slice_bytes(s, unit), NDM_DEVICE_TO_HOST));
-        s->arrays[i] = s->direct ? array : s->copies[i];
+            NDM_TRY(ndm_copy(stream, s->copies[i],
+                             array_of(s, unit, (int)(i % NDM_CHECKPOINT_STEMS)),
+                             slice_bytes(s, unit), NDM_DEVICE_TO_HOST));
     }
     return ndm_stream_synchronize(stream);
+}
+
+/* An ndm_save_source, for any thread. */
+static ndm_status from_copies(void *user, int64_t unit, int stem, ndm_unit_range_fn write,
+                              void *write_user)
+{
+    const ndm_saver *s = user;
+    const float *copy = s->copies[unit * NDM_CHECKPOINT_STEMS + stem];
+
+    return copy ? ndm_unit_write_host(s->model->units[unit], copy, write, write_user) : NDM_OK;
+}
+
+/* An ndm_save_source, for the thread that trains. */
+static ndm_status from_device(void *user, int64_t unit, int stem, ndm_unit_range_fn write,
+                              void *write_user)
+{
+    const ndm_saver *s = user;
+
+    if (stem == 0)
+        return ndm_unit_write(s->model->units[unit], NDM_UNIT_WEIGHTS, write, write_user);
+    return ndm_optimizer_write(ndm_trainer_optimizer(s->trainer), unit,
+                               stem == 1 ? NDM_EXP_AVG : NDM_EXP_AVG_SQ, write, write_user);
 }
 
 static void take_facts(ndm_saver *s, int64_t samples)
@@ -233,7 +249,8 @@ ndm_status ndm_saver_begin(ndm_saver *s, int64_t samples)
                          .options = &s->options,
                          .rank = ndm_context_rank(s->context),
                          .world = ndm_context_size(s->context),
-                         .arrays = s->arrays};
+                         .source = s->options.background ? from_copies : from_device,
+                         .source_user = s};
     take_facts(s, samples);
     s->result = (ndm_save_result){.step = s->save.facts.state.step};
     NDM_TRY(copy_slices(s));
@@ -299,7 +316,7 @@ static void end_save(ndm_saver *s, ndm_status status)
     r->path = s->result_path ? s->result_path : s->folder;
     r->bytes = s->save.bytes;
     r->total_ms = (double)(ndm_clock_ns() - s->started_ns) * 1e-6;
-    if (s->direct)
+    if (!s->options.background)
         r->pause_ms = r->total_ms;
     ndm_save_finish(&s->save, status == NDM_OK);
     s->phase = NDM_SAVE_IDLE;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The phases of a save. No communication and no device here: a thread may run them. */
+/* The phases of a save. No communication here, and no device but in what the source hands out: a
+ * thread may run them if the source may be called there. */
 #include "train/checkpoint_save.h"
 
 #include <dirent.h>
@@ -111,11 +112,8 @@ static ndm_status write_stem(ndm_save *s, int stem)
 {
     output o = {s, stem};
 
-    for (int64_t u = 0; u < s->model->n_units; u++) {
-        const float *array = s->arrays[u * NDM_CHECKPOINT_STEMS + stem];
-        if (array)
-            NDM_TRY(ndm_unit_write_host(s->model->units[u], array, write_run, &o));
-    }
+    for (int64_t u = 0; u < s->model->n_units; u++)
+        NDM_TRY(s->source(s->source_user, u, stem, write_run, &o));
     return ndm_safetensors_writer_sync(s->writers[stem]);
 }
 

@@ -23,14 +23,17 @@ typedef enum ndm_save_phase {
     NDM_SAVE_FINISH
 } ndm_save_phase;
 
-/* One save. Arrays come from the model and from copies that others own. */
+/* Hands out the ranges of a unit that this rank writes: of its weights (stem 0) or a moment. */
+typedef ndm_status (*ndm_save_source)(void *user, int64_t unit, int stem, ndm_unit_range_fn write,
+                                      void *write_user);
+
 typedef struct ndm_save {
     const ndm_model *model;
     const char *folder;
     const ndm_checkpoint_options *options;
     int64_t rank, world;
-    const float *const *arrays; /* [n_units * NDM_CHECKPOINT_STEMS] host memory; NULL where this
-                                   rank writes nothing */
+    ndm_save_source source; /* called in the phase `write` */
+    void *source_user;
     ndm_checkpoint_facts facts;
     char *temporary, *path;
     ndm_safetensors_writer *writers[NDM_CHECKPOINT_STEMS];

@@ -121,6 +121,7 @@ void guard_register(void)
     static ndm_device_ops ops;
 
     ops = ndm_device_cpu;
+    ops.in_place = false;
     ops.name = "guard";
     ops.create = create;
     ops.destroy = destroy;
