@@ -87,6 +87,8 @@ ndm_status ndm_device_adopt(const ndm_device_ops *ops, const ndm_device_options 
         d->options.timeout_ns = DEFAULT_TIMEOUT_NS;
     if (d->activation_bytes == 0)
         d->activation_bytes = (int)sizeof(float);
+    if (d->gradient_bytes == 0)
+        d->gradient_bytes = (int)sizeof(float);
     d->allocations = calloc(1, sizeof *d->allocations);
     if (!d->allocations) {
         ops->destroy(d);
@@ -190,11 +192,13 @@ void ndm_device_account(ndm_device *device, ndm_memory_kind kind, int64_t bytes)
 
 static int64_t bytes_here(const ndm_device *device, int64_t bytes, ndm_memory_kind kind)
 {
-    bool narrow = kind == NDM_MEMORY_ACTIVATIONS || kind == NDM_MEMORY_WORKSPACE;
+    int element = sizeof(float);
 
-    if (!narrow || device->activation_bytes == (int)sizeof(float))
-        return bytes;
-    return bytes * device->activation_bytes / (int64_t)sizeof(float);
+    if (kind == NDM_MEMORY_ACTIVATIONS || kind == NDM_MEMORY_WORKSPACE)
+        element = device->activation_bytes;
+    else if (kind == NDM_MEMORY_GRADIENTS)
+        element = device->gradient_bytes;
+    return element == (int)sizeof(float) ? bytes : bytes / (int64_t)sizeof(float) * element;
 }
 
 ndm_status ndm_device_alloc(ndm_device *device, int64_t bytes, ndm_memory_kind kind, void **memory)

@@ -72,6 +72,7 @@ struct ndm_device {
     /* The engine counts an element of activations as a float. Where the world computes with
      * narrower ones, allocations of activations and of workspaces shrink by this over 4. */
     int activation_bytes;       /* 0 = 4 */
+    int gradient_bytes;         /* likewise, of gradients */
     ndm_memory_kind allocating; /* for ops->alloc: the kind that is asked for */
 };
 

@@ -39,6 +39,7 @@ typedef struct sim_device {
     ndm_sim_times links[NDM_SIM_LINKS];
     ndm_sim_state state;
     ndm_sim_phase phase; /* of the last launch */
+    int64_t held;        /* temporaries of the stack */
     ndm_sim_totals totals;
     ndm_sim_span *spans; /* [n_spans] */
     int64_t n_spans, capacity;
@@ -147,6 +148,17 @@ int64_t ndm_sim_peak_rounded(const ndm_device *device)
     return ((const sim_device *)device)->peak_rounded;
 }
 
+/* Memory that nobody allocated, beyond (or short of) what the engine takes. */
+void ndm_sim_hold(ndm_device *device, int64_t bytes)
+{
+    sim_device *d = sim(device);
+
+    ndm_device_account(device, NDM_MEMORY_ACTIVATIONS, bytes);
+    d->live_rounded += bytes;
+    if (d->live_rounded > d->peak_rounded)
+        d->peak_rounded = d->live_rounded;
+}
+
 /* ---- the account of time ------------------------------------------------------------------ */
 
 static ndm_status remember(sim_device *d, ndm_sim_span span)
@@ -195,6 +207,10 @@ static ndm_status run_kernel(sim_stream *s, const char *name, const ndm_sim_char
     d->host += c->host_ns;
     if (s == d->compute)
         d->phase = c->phase;
+    if ((int64_t)c->held != d->held) {
+        ndm_sim_hold(&d->base, (int64_t)c->held - d->held);
+        d->held = (int64_t)c->held;
+    }
     wait_for_host(d, s);
     begin = s->now;
     end = begin + c->ns;
@@ -225,6 +241,7 @@ void ndm_sim_charge_compute(ndm_device *device, const char *name, double ns)
     ndm_sim_charge charge = {.ns = ns,
                              .host_ns = d->options->machine->launch_ns,
                              .category = NDM_SIM_MEMORY,
+                             .held = (double)d->held,
                              .phase = d->state.phase};
 
     if (d->compute && ns > 0.0)

@@ -34,6 +34,7 @@ typedef enum ndm_sim_category {
 typedef struct ndm_sim_charge {
     double ns, host_ns;
     double flops; /* of matrix products and attention */
+    double held;  /* bytes of temporaries, until the next launch says otherwise */
     ndm_sim_category category;
     ndm_sim_phase phase; /* of this launch */
 } ndm_sim_charge;
@@ -51,6 +52,7 @@ typedef struct ndm_sim_options ndm_sim_options;
 /* What a pricing function keeps between launches, zero at the start; phase is where the step is. */
 typedef struct ndm_sim_state {
     ndm_sim_phase phase;
+    double held;                         /* bytes that the loss holds */
     double fp8_saved_ns;                 /* by the last matrix product */
     bool forward_known, forward_trans_b; /* how the forward's matrix products store their weights */
 } ndm_sim_state;
@@ -96,6 +98,8 @@ const ndm_sim_span *ndm_sim_trace(const ndm_device *device, int64_t *n);
 /* Bytes in use at most as an allocator would hand them out: each allocation rounded up. */
 int64_t ndm_sim_peak_rounded(const ndm_device *device);
 const ndm_sim_options *ndm_sim_options_of(const ndm_device *device);
+
+void ndm_sim_hold(ndm_device *device, int64_t bytes); /* accounted as activations */
 
 /* Kind of the memory that an address is in, by the address alone; and whether it is a window. */
 ndm_memory_kind ndm_sim_kind_of(const void *address);

@@ -85,10 +85,13 @@ typedef struct ndm_sim_stack {
     double residual_bytes[2]; /* beside norms: residuals and dropout of a branch */
     double expand_bytes; /* key-value heads repeated for kernels without GQA, per query element */
     double join_bytes; /* sum of input gradients of matrices that are not one, per input element */
-    double loss_bytes[2]; /* per logit: before the statistics, with the gradient */
-    double accum_bytes;   /* per parameter and micro-batch, of products that add to gradients */
-    double grad_bytes;    /* per parameter and micro-batch, beside the matrix products */
-    bool grads_apart;     /* matrix products write their own gradients: nothing is zeroed or read */
+    double loss_bytes[2];  /* per logit: before the statistics, with the gradient */
+    double accum_bytes;    /* per parameter and micro-batch, of products that add to gradients */
+    double gradient_bytes; /* of an element of whole gradients in memory; 0 = 4 */
+    double keep_bytes;     /* kept activations beyond the engine's, per token and layer of a rank */
+    double loss_held_bytes; /* per logit, while the loss is made, beyond the engine's */
+    double grad_bytes;      /* per parameter and micro-batch, beside the matrix products */
+    bool grads_apart; /* matrix products write their own gradients: nothing is zeroed or read */
     double gather_copy_bytes; /* per gathered parameter, on the compute stream */
     double update_bytes;      /* of the optimizer, per local parameter */
     double

@@ -352,6 +352,18 @@ static bool makes_again(const ndm_sim_state *state, int op, const void *args)
     }
 }
 
+/* Copies of the logits that a loss of several kernels keeps until its gradient is made. */
+static void hold_loss(const pricing *p, int op, const void *args)
+{
+    const ndm_ce_stats_args *a = args;
+
+    if (op == NDM_OP_ce_stats)
+        p->state->held = p->k->loss_held_bytes * (double)a->n * (double)a->width;
+    else if (p->state->phase != NDM_SIM_HEAD)
+        p->state->held = 0.0;
+    p->charge->held = p->state->held;
+}
+
 void ndm_cost_price(const ndm_sim_options *options, ndm_sim_state *state, const ndm_launch *launch,
                     ndm_sim_charge *charge)
 {
@@ -379,6 +391,7 @@ void ndm_cost_price(const ndm_sim_options *options, ndm_sim_state *state, const 
         price_vector(&p, op, launch->args);
     if (enters_head)
         charge->ns += state->fp8_saved_ns;
+    hold_loss(&p, op, launch->args);
     if (charge->ns < p.m->kernel_ns)
         charge->ns = p.m->kernel_ns;
     charge->host_ns = p.m->launch_ns * p.k->launches * p.k->launch_share;

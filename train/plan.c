@@ -60,6 +60,12 @@ static ndm_status open(run *r)
     t.grad_accum = q->grad_accum;
     t.steps = 2;
     NDM_TRY(ndm_trainer_create(r->model, &t, &r->trainer));
+    if (q->stack->gradient_bytes >
+        0.0) /* slices have been made, arrays of units come in the step */
+        ndm_context_device(r->context)->gradient_bytes = (int)q->stack->gradient_bytes;
+    ndm_sim_hold(ndm_context_device(r->context),
+                 (int64_t)(q->stack->keep_bytes * (double)r->model->size.rows) *
+                     r->model->config.layers);
     const ndm_model_options *o = ndm_model_get_options(r->model);
     r->sequences = o->micro_batch * q->grad_accum;
     r->tokens = calloc((size_t)(r->sequences * o->seq_len), sizeof *r->tokens);

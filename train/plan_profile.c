@@ -68,6 +68,8 @@ static const field stack_fields[] = {
     {"stack.join_bytes", REAL, STACK(join_bytes), 1, false},
     {"stack.expand_bytes", REAL, STACK(expand_bytes), 1, false},
     {"stack.accum_bytes", REAL, STACK(accum_bytes), 1, false},
+    {"stack.gradient_bytes", REAL, STACK(gradient_bytes), 1, false},
+    {"stack.keep_bytes", REAL, STACK(keep_bytes), 1, false},
     {"stack.grad_bytes", REAL, STACK(grad_bytes), 1, false},
     {"stack.gather_copy_bytes", REAL, STACK(gather_copy_bytes), 1, false},
     {"stack.launches", REAL, STACK(launches), 1, false},
