@@ -29,8 +29,8 @@ NDM_MUST_USE ndm_status ndm_cli_options(const ndm_option_table *table, int argc,
                                         const char *const *argv, const char **positional,
                                         int *n_positional, ndm_options **options);
 
-/* Prints "ndmesh: error: <message>" to stderr unless status is NDM_OK; returns the exit code. Under a
- * launcher a failure ends the process here: one rank speaks for all. */
+/* Prints "ndmesh: error: <message>" to stderr unless status is NDM_OK; returns the exit code. Under
+ * a launcher a failure ends the process here: one rank speaks for all. */
 int ndm_cli_report(ndm_status status);
 
 /* Rank that the launcher gave this process, -1 without one. Known before MPI is. */

@@ -16,7 +16,7 @@ typedef struct ndm_world_options {
                               one rank; "self"; "mpi" */
     const void
         *mpi_comm; /* NULL, or MPI_Comm * of an initialised MPI: the world is that communicator */
-    int64_t timeout_ns; /* deadline of every wait; 0 = 600 s */
+    int64_t timeout_ns;                /* deadline of every wait; 0 = 600 s */
     const struct ndm_sim_options *sim; /* NULL, or the world is simulated: device/sim.h */
 } ndm_world_options;
 
@@ -24,9 +24,9 @@ typedef struct ndm_world_options {
  * world of one) by name and says the fix: NDM_ERR_COMM. Collective over: world. */
 NDM_MUST_USE ndm_status ndm_world_join(const ndm_world_options *options, ndm_world **world);
 
-/* Leaves; finalises MPI if join initialised it. After a failure, ndm_world_abandon() instead: leaves
- * likewise if all ranks come within two seconds, having failed alike, else alone. It keeps the
- * failure's message. Queues of streams stand still from here on. */
+/* Leaves; finalises MPI if join initialised it. After a failure, ndm_world_abandon() instead:
+ * leaves likewise if all ranks come within two seconds, having failed alike, else alone. It keeps
+ * the failure's message. Queues of streams stand still from here on. */
 void ndm_world_leave(ndm_world *world);
 void ndm_world_abandon(ndm_world *world);
 

@@ -17,7 +17,7 @@ struct ndm_safetensors {
     int64_t file_count;
     ndm_tensor_info *infos; /* [count], sorted by name once opened; names are owned */
     int64_t count;
-    json_t *metadata; /* of the first file; may be NULL */
+    json_t *metadata;              /* of the first file; may be NULL */
     ndm_safetensors_source source; /* NULL = the files as they are */
     void *source_user;
 };

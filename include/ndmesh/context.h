@@ -38,10 +38,9 @@ typedef struct ndm_context_options {
     const struct ndm_sim_options *sim; /**< for planners inside ndmesh; NULL (default) */
 } ndm_context_options;
 
-#define NDM_CONTEXT_OPTIONS_INIT                                                        \
-    {                                                                                   \
-        sizeof(ndm_context_options), "auto", "auto", "auto", 600.0, 0, 0, NULL, 0, NULL, \
-            NULL                                                                       \
+#define NDM_CONTEXT_OPTIONS_INIT                                                              \
+    {                                                                                         \
+        sizeof(ndm_context_options), "auto", "auto", "auto", 600.0, 0, 0, NULL, 0, NULL, NULL \
     }
 
 /**
