@@ -28,8 +28,10 @@ static void add(ndm_table *t, ndm_cell cell)
         int64_t capacity = t->capacity > 0 ? 2 * t->capacity : 64;
         ndm_cell *cells = realloc(t->cells, (size_t)capacity * sizeof *cells);
         t->failed = cells == NULL;
-        t->cells = cells != NULL ? cells : t->cells;
-        t->capacity = cells != NULL ? capacity : t->capacity;
+        if (cells != NULL) {
+            t->cells = cells;
+            t->capacity = capacity;
+        }
     }
     if (t->failed) {
         free(cell.text);
