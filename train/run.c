@@ -12,6 +12,8 @@
 
 /* ---- signals: the first asks for a stop after the step, the second ends at once ----------- */
 
+enum { SIGNAL_STACK_BYTES = 64 * 1024 }; /* AVX-512 and AMX states are part of a frame */
+
 static ndm_trainer *volatile signalled_trainer;
 static volatile sig_atomic_t caught;
 
@@ -26,10 +28,15 @@ static void on_signal(int signal_number)
     ndm_trainer_request_stop(signalled_trainer);
 }
 
+/* Handlers have a stack of their own: GEMM libraries use the stack pointer as one more register,
+ * and a frame that the kernel pushes there lands in somebody's data. */
 static void watch_signals(ndm_trainer *trainer)
 {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    static _Alignas(64) char stack[SIGNAL_STACK_BYTES];
+    const stack_t own = {.ss_sp = stack, .ss_size = sizeof stack};
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART | SA_ONSTACK};
 
+    sigaltstack(&own, NULL);
     signalled_trainer = trainer;
     caught = 0;
     sigaction(SIGINT, &action, NULL);
