@@ -280,11 +280,13 @@ def score_times(timed, show):
     for group, v in sorted(errors.items()):
         print("  %-18s %3d  mean %5.1f %%  worst %5.1f %%" % (
             group, len(v), 100 * statistics.mean(v), 100 * max(v)))
-    print("  mean of groups %.1f %%" % (100 * statistics.mean(statistics.mean(v) for v in errors.values())))
+    groups = statistics.mean(statistics.mean(v) for v in errors.values())
+    print("  mean of groups %.1f %%" % (100 * groups))
     print("  order of pairs: %d of %d right" % pairs(timed))
     book = [abs(error(r, textbook(r))) for r, _ in timed]
     print("  textbook (half of the peak): mean %.1f %%, median %.1f %%" % (
         100 * statistics.mean(book), 100 * statistics.median(book)))
+    return {"tokens/s, mean error": statistics.mean(every), "tokens/s, mean of groups": groups}
 
 
 def score_memory(planned, show):
@@ -310,6 +312,8 @@ def score_memory(planned, show):
             100 * max(errors)))
     print("  out of memory seen: %d of %d; said not to fit: %d of %d that ran" % (
         seen, ooms, refused, ran))
+    return {"memory, mean error": statistics.mean(errors) if errors else 0.0,
+            "out-of-memory rows not seen": ooms - seen, "rows that ran, refused": refused / ran}
 
 
 # ---- leaving sources out ------------------------------------------------------------------------
@@ -382,6 +386,10 @@ def leave_out(engine, timed):
         100 * statistics.mean(statistics.mean(v) for v in errors.values())))
 
 
+LIMITS = {"tokens/s, mean error": 0.045, "tokens/s, mean of groups": 0.055,
+          "memory, mean error": 0.08, "out-of-memory rows not seen": 0, "rows that ran, refused": 0.05}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--engine", default="build/cli/ndmesh")
@@ -389,6 +397,7 @@ def main():
     parser.add_argument("--set", default="", help="KEY=NUMBER,... for all rows")
     parser.add_argument("--leave-one-out", action="store_true",
                         help="fit clocks and the memory share again without each source")
+    parser.add_argument("--check", action="store_true", help="fail above the limits in this file")
     parser.add_argument("--only", default="", help="groups that start with this")
     options = parser.parse_args()
     with open(os.path.join(HERE, "data", "runs_fit.csv")) as file:
@@ -399,11 +408,17 @@ def main():
             print("left out: %s: %s" % (row["id"], left_out(row)))
     predicted = plan_all(options.engine, scored, [s for s in options.set.split(",") if s])
     planned = list(zip(scored, predicted))
-    score_times([(r, p) for r, p in planned if r["measured_tokens_per_s_per_gpu"]], options.rows)
-    score_memory(planned, options.rows)
+    found = score_times([(r, p) for r, p in planned if r["measured_tokens_per_s_per_gpu"]],
+                        options.rows)
+    found.update(score_memory(planned, options.rows))
     if options.leave_one_out:
         leave_out(options.engine, [(r, p) for r, p in planned if r["measured_tokens_per_s_per_gpu"]])
-    return 0
+    if not options.check:
+        return 0
+    for name, value in found.items():
+        if value > LIMITS[name]:
+            print("above its limit: %s is %.4f, %.4f is allowed" % (name, value, LIMITS[name]))
+    return int(any(value > LIMITS[name] for name, value in found.items()))
 
 
 if __name__ == "__main__":
