@@ -33,6 +33,9 @@ NDM_MUST_USE ndm_status ndm_cli_options(const ndm_option_table *table, int argc,
  * a launcher a failure ends the process here: one rank speaks for all. */
 int ndm_cli_report(ndm_status status);
 
+/* Says that a signal has stopped the run after saving, and gives the exit code. */
+int ndm_cli_interrupted(int signal_number);
+
 /* Rank that the launcher gave this process, -1 without one. Known before MPI is. */
 int ndm_cli_launcher_rank(void);
 

@@ -124,6 +124,34 @@ static void end_job(int code)
         sleep(2); /* the launcher ends us */
 }
 
+/* Hydra asks for the codes of ended ranks between two events of their outputs, and forgets those
+ * that are left when the last outputs close in one event (0 instead, in one of ten jobs on a busy
+ * machine). So a child holds them open until this process has ended, and closes them one after the
+ * other. */
+static void outlive_by_a_moment(void)
+{
+    enum { POLL_US = 2 * 1000, MOMENT_US = 400 * 1000 };
+    pid_t parent = getpid();
+
+    if (ndm_cli_launcher_rank() < 0 || fork() != 0)
+        return;
+    while (getppid() == parent)
+        usleep(POLL_US);
+    close(STDOUT_FILENO);
+    close_range(STDERR_FILENO + 1, ~0U, 0); /* copies of it, too */
+    usleep(MOMENT_US);
+    _exit(0);
+}
+
+int ndm_cli_interrupted(int signal_number)
+{
+    if (ndm_cli_launcher_rank() <= 0)
+        fprintf(stderr, "ndmesh: error: %s\n", ndm_error_message());
+    fflush(NULL);
+    outlive_by_a_moment();
+    return 128 + signal_number;
+}
+
 int ndm_cli_report(ndm_status status)
 {
     int code = ndm_status_exit_code(status);
@@ -133,6 +161,8 @@ int ndm_cli_report(ndm_status status)
     if (ranks_left_together()) {
         if (ndm_cli_launcher_rank() <= 0)
             fprintf(stderr, "ndmesh: error: %s\n", ndm_error_message());
+        fflush(NULL);
+        outlive_by_a_moment();
         return code;
     }
     let_lower_ranks_speak();

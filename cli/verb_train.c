@@ -65,11 +65,8 @@ static int run(int argc, const char *const *argv)
     ndm_run_outcome outcome = {0};
     ndm_status status = train(argc, argv, &outcome);
 
-    if (status == NDM_ERR_INTERRUPTED) {
-        if (outcome.rank == 0)
-            ndm_cli_report(status);
-        return 128 + outcome.signal;
-    }
+    if (status == NDM_ERR_INTERRUPTED)
+        return ndm_cli_interrupted(outcome.signal);
     return ndm_cli_report(status);
 }
 
