@@ -388,9 +388,8 @@ ndm_status ndm_checkpoint_save(ndm_trainer *trainer, const char *folder,
     NDM_TRY(ndm_saver_create(trainer, folder, &o, &saver));
     NDM_TRY_OR(status, ndm_saver_begin(saver, samples), done);
     NDM_TRY_OR(status, ndm_saver_wait(saver, &finished), done);
-    status = finished->status;
-    if (status != NDM_OK)
-        (void)ndm_error_set(status, __FILE__, __LINE__, "%s", finished->message);
+    if (finished && finished->status != NDM_OK)
+        status = ndm_error_set(finished->status, __FILE__, __LINE__, "%s", finished->message);
 done:
     ndm_saver_destroy(saver);
     return status;

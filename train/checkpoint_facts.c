@@ -173,7 +173,7 @@ static ndm_status read_document(json_t *root, ndm_checkpoint_facts *f, const cha
     if (f->state.step < 0 || f->state.samples < 0 || strlen(hash) >= sizeof f->sums_hash)
         NDM_FAIL(NDM_ERR_FORMAT, "%s: step %lld, samples %lld or a hash of %zu digits is wrong",
                  path, (long long)f->state.step, (long long)f->state.samples, strlen(hash));
-    strcpy(f->sums_hash, hash);
+    snprintf(f->sums_hash, sizeof f->sums_hash, "%s", hash);
     return read_mesh(root, f->mesh, path);
 }
 

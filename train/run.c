@@ -199,7 +199,6 @@ static void tear_down(ndm_training *r, bool failed)
     ndm_data_close(r->eval_data);
     ndm_model_destroy(r->model);
     ndm_metrics_close(r->metrics);
-    free(r->buffer);
     ndm_context_destroy(r->context);
 }
 
@@ -214,5 +213,6 @@ ndm_status ndm_train_run(const ndm_options *options, FILE *out, ndm_run_outcome 
     outcome->rank = r.context ? (long long)ndm_context_rank(r.context) : 0;
     outcome->signal = caught ? caught : SIGTERM; /* another rank's, where this one has none */
     tear_down(&r, status != NDM_OK && status != NDM_ERR_INTERRUPTED);
+    free(r.buffer);
     return status;
 }

@@ -83,12 +83,13 @@ static ndm_status judge(void *user, const ndm_param_spec *spec, int64_t first, i
     tally *t = user;
 
     for (int64_t i = 0; i < count; i++) {
-        float want = value_of(spec->name, t->stem, first + i);
+        int64_t at = first + i;
+        float want = value_of(spec->name, t->stem, at);
         if (memcmp(&values[i], &want, sizeof want) == 0)
             continue;
         if (failures++ < 5)
             fprintf(stderr, "meshes: rank %d: %s%s[%lld] is %a, not %a\n", rank, spec->name,
-                    ndm_checkpoint_stems[t->stem].suffix, (long long)(first + i), (double)values[i],
+                    ndm_checkpoint_stems[t->stem].suffix, (long long)at, (double)values[i],
                     (double)want);
     }
     t->seen += count;
