@@ -136,6 +136,10 @@ static ndm_status write_part(const ndm_save *s, ndm_save_phase phase)
 /* Ranks begin with different files: writes to one file wait for each other. */
 static ndm_status write_all(ndm_save *s)
 {
+    if (!ndm_file_is_dir(s->temporary))
+        NDM_FAIL(NDM_ERR_IO,
+                 "%s: rank 0 has made it, and it is not here: all hosts must see one file system",
+                 s->temporary);
     for (int i = 0; i < NDM_CHECKPOINT_STEMS; i++)
         NDM_TRY(write_stem(s, (int)((i + s->rank) % NDM_CHECKPOINT_STEMS)));
     return write_part(s, NDM_SAVE_WRITE);

@@ -61,6 +61,13 @@ static void compare_seed(const ndm_training *r, const ndm_checkpoint_state *stat
                 r->resumed, (unsigned long long)state->seed, (unsigned long long)seed);
 }
 
+static bool lies_in(const char *path, const char *folder)
+{
+    size_t n = strlen(folder);
+
+    return strncmp(path, folder, n) == 0 && path[n] == '/';
+}
+
 static ndm_status resume(ndm_training *r)
 {
     const char *folder = ndm_option_string(r->options, "save-dir");
@@ -75,7 +82,7 @@ static ndm_status resume(ndm_training *r)
     r->samples = state.samples;
     r->last.tokens_total = state.tokens_total;
     r->last.step = state.step;
-    if (folder && strncmp(r->resumed, folder, strlen(folder)) == 0)
+    if (folder && lies_in(r->resumed, folder))
         r->saved_step = state.step;
     ndm_log(NDM_LOG_INFO, "checkpoint", "%s: goes on after step %lld", r->resumed,
             (long long)state.step);
