@@ -316,7 +316,7 @@ static ndm_status read_text(const reader *r, const yaml_node_t *value, char *to,
     if (!text || strlen(text) >= bytes)
         NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: a text of up to %zu characters is expected", r->path,
                  ndm_yaml_line(value), bytes - 1);
-    strcpy(to, text);
+    memcpy(to, text, strlen(text) + 1);
     return NDM_OK;
 }
 

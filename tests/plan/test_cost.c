@@ -98,8 +98,8 @@ static void more_bytes_take_no_less_time(void **state)
     for (size_t g = 0; g < 4; g++)
         for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
             double before = 0.0;
-            for (double bytes = 8; bytes < 1e11; bytes *= 1.7) {
-                double ns = ndm_sim_collective_ns(&machine, &groups[g], kinds[k], bytes);
+            for (int64_t bytes = 8; bytes < 100000000000; bytes = bytes * 17 / 10) {
+                double ns = ndm_sim_collective_ns(&machine, &groups[g], kinds[k], (double)bytes);
                 assert_true(ns >= before && isfinite(ns) && ns > 0.0);
                 before = ns;
             }
@@ -160,8 +160,8 @@ static void shares_stay_within_the_table(void **state)
         high = fmax(high, g->share);
         assert_true(fabs(ndm_cost_gemm_share(&machine, g->m, g->n, g->k) / g->share - 1.0) < 0.02);
     }
-    for (double m = 1; m < 1e7; m *= 3) {
-        double share = ndm_cost_gemm_share(&machine, m, 4096, 4096);
+    for (int64_t m = 1; m < 10000000; m *= 3) {
+        double share = ndm_cost_gemm_share(&machine, (double)m, 4096, 4096);
         assert_true(share >= low - 1e-12 && share <= high + 1e-12);
     }
 }
