@@ -120,7 +120,10 @@ static void end_job(int code)
     char text[48];
     int n = snprintf(text, sizeof text, "cmd=abort exitcode=%d\n", code);
 
-    if (descriptor && write(atoi(descriptor), text, (size_t)n) == n)
+    if (!descriptor)
+        return;
+    usleep(300 * 1000); /* the launcher drops output that it has not passed on when it aborts */
+    if (write(atoi(descriptor), text, (size_t)n) == n)
         sleep(2); /* the launcher ends us */
 }
 
