@@ -165,9 +165,11 @@ static ndm_status poll(ndm_run *run, bool *progressed, bool *done)
     ndm_shm_run *r = (ndm_shm_run *)run;
 
     for (;;) {
+        bool readable = can_read(r); /* before the check: what is read has then been checked */
+
         if (r->read == 0 && r->written > 0)
             NDM_TRY(check_calls(r));
-        if (can_read(r))
+        if (readable)
             read_phase(r);
         else if (can_write(r))
             write_phase(r);
