@@ -123,7 +123,7 @@ static ndm_status prepare_norm_backward(ndm_case *c)
     const ndm_norm_backward_args *a = &c->args.norm_backward;
 
     for (int64_t i = 0; i < a->n; i++) {
-        const float *x = a->x + i * a->x_stride;
+        const float *x = (const float *)a->x + i * a->x_stride;
         double sum = 0.0, square = 0.0;
         for (int64_t j = 0; j < a->width; j++) {
             sum += x[j];

@@ -150,11 +150,12 @@ static ndm_status prepare_attention_backward(ndm_case *c)
     for (int64_t b = 0; b < f->batch && !a.make_delta; b++)
         for (int64_t h = 0; h < f->heads; h++)
             for (int64_t i = 0; i < f->tq; i++) {
-                const float *x = f->out + (b * f->tq + i) * f->out_stride + h * f->head_dim;
-                const float *y = a.dout + (b * f->tq + i) * a.dout_stride + h * f->head_dim;
+                int64_t row = b * f->tq + i, column = h * f->head_dim;
+                ref_row x = ref_row_of(f->out, f->out_dtype, row * f->out_stride + column);
+                ref_row y = ref_row_of(a.dout, f->out_dtype, row * a.dout_stride + column);
                 double sum = 0.0;
                 for (int64_t d = 0; d < f->head_dim; d++)
-                    sum += (double)x[d] * y[d];
+                    sum += (double)ref_get(x, d) * ref_get(y, d);
                 a.delta[(b * f->heads + h) * f->tq + i] = (float)sum;
             }
     return NDM_OK;

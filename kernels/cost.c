@@ -224,10 +224,10 @@ static void price_vector(const pricing *p, int op, const void *args)
                                         dtype_bytes(p, cast->dst, cast->dst_dtype)));
         break;
     case NDM_OP_add:
-        add_bytes(p, 3.0 * (double)add->n * dtype_bytes(p, add->y, NDM_F32));
+        add_bytes(p, 3.0 * (double)add->n * dtype_bytes(p, add->y, add->y_dtype));
         break;
     case NDM_OP_scale:
-        add_bytes(p, 2.0 * (double)scale->n * dtype_bytes(p, scale->x, NDM_F32));
+        add_bytes(p, 2.0 * (double)scale->n * dtype_bytes(p, scale->x, scale->x_dtype));
         break;
     case NDM_OP_sumsq:
         add_bytes(p, 4.0 * (double)((const ndm_sumsq_args *)args)->n);

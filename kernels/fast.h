@@ -19,6 +19,18 @@ NDM_KERNEL_LIST(NDM_FAST_PROTOTYPE)
 #undef NDM_FAST_PROTOTYPE
 #endif
 
+/* Activations of the fast kernels are fp32, as their element type says: a body hands others to the
+ * reference. */
+static inline const float *ndm_fast_in(const void *x)
+{
+    return x;
+}
+
+static inline float *ndm_fast_out(void *x)
+{
+    return x;
+}
+
 /* How many OpenMP threads to use for `work` units of about a nanosecond: what the device was given,
  * less for little work, one inside a parallel region. No result may depend on it. */
 int ndm_fast_threads(int64_t work);

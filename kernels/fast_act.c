@@ -62,8 +62,8 @@ SIMD vf activate(ndm_activation activation, vf x, vf *slope)
 
 SIMD void act_row_as(const ndm_act_args *a, ndm_activation activation, int64_t row)
 {
-    const float *x = a->x + row * a->x_stride;
-    float *y = a->y + row * a->y_stride;
+    const float *x = ndm_fast_in(a->x) + row * a->x_stride;
+    float *y = ndm_fast_out(a->y) + row * a->y_stride;
 
     SIMD_FOR (j, lanes, a->width) {
         vf slope, value = activate(activation, vf_load_n(x + j, lanes), &slope);
@@ -76,8 +76,10 @@ SIMD void act_row_as(const ndm_act_args *a, ndm_activation activation, int64_t r
 /* All of a pair is read before its dx is written: dx may be x. */
 SIMD void backward_row_as(const ndm_act_backward_args *a, ndm_activation activation, int64_t row)
 {
-    const float *x = a->x + row * a->x_stride, *dy = a->dy + row * a->dy_stride;
-    float *dx = a->dx + row * a->dx_stride, *y = a->y ? a->y + row * a->y_stride : NULL;
+    const float *x = ndm_fast_in(a->x) + row * a->x_stride,
+                *dy = ndm_fast_in(a->dy) + row * a->dy_stride;
+    float *dx = ndm_fast_out(a->dx) + row * a->dx_stride,
+          *y = a->y ? ndm_fast_out(a->y) + row * a->y_stride : NULL;
 
     SIMD_FOR (j, lanes, a->width) {
         vf slope, value = activate(activation, vf_load_n(x + j, lanes), &slope);
@@ -127,6 +129,8 @@ ndm_status NDM_FAST(act)(const void *args)
     const ndm_act_args *a = args;
     int threads = ndm_fast_threads(a->n * a->width / 2);
 
+    if (a->x_dtype != NDM_F32)
+        return ndm_kernels_call_ref(NDM_OP_act, args);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t row = 0; row < a->n; row++)
         act_row(a, row);
@@ -138,6 +142,8 @@ ndm_status NDM_FAST(act_backward)(const void *args)
     const ndm_act_backward_args *a = args;
     int threads = ndm_fast_threads(a->n * a->width);
 
+    if (a->x_dtype != NDM_F32)
+        return ndm_kernels_call_ref(NDM_OP_act_backward, args);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t row = 0; row < a->n; row++)
         backward_row(a, row);

@@ -46,10 +46,10 @@ static void enter(forward_task *f, int64_t item)
     NDM_FAST(attention_enter)(t, item);
     int64_t row = t->b * a->tk, column = t->kv_head * a->head_dim;
     NDM_FAST(attention_copy)
-    (t, a->k + row * a->k_stride + column, a->k_stride, a->tk, 1.0f, f->values);
+    (t, ndm_fast_in(a->k) + row * a->k_stride + column, a->k_stride, a->tk, 1.0f, f->values);
     NDM_FAST(attention_panels)(t, f->values, f->key_panels);
     NDM_FAST(attention_copy)
-    (t, a->v + row * a->v_stride + column, a->v_stride, a->tk, 1.0f, f->values);
+    (t, ndm_fast_in(a->v) + row * a->v_stride + column, a->v_stride, a->tk, 1.0f, f->values);
 }
 
 static void make_scores(const forward_task *f, const query_tile *q, const chunk *c)
@@ -153,7 +153,7 @@ static void write_rows(const forward_task *f, const query_tile *q, int64_t head)
 
     for (int64_t r = 0; r < q->rows; r++) {
         int64_t i = q->first + r;
-        float *out = a->out + (t->b * a->tq + i) * a->out_stride + head * a->head_dim;
+        float *out = ndm_fast_out(a->out) + (t->b * a->tq + i) * a->out_stride + head * a->head_dim;
         bool blind = f->max[r] == -INFINITY;
         vf share = vf_set(1.0f / f->total[r]);
         SIMD_FOR (d, lanes, a->head_dim)
@@ -173,8 +173,8 @@ static void run_queries(forward_task *f, int64_t head, int64_t tile)
 
     NDM_FAST(attention_queries)(t, tile, &q);
     NDM_FAST(attention_copy)
-    (t, a->q + (t->b * a->tq + q.first) * a->q_stride + head * a->head_dim, a->q_stride, q.rows,
-     a->scale, f->queries);
+    (t, ndm_fast_in(a->q) + (t->b * a->tq + q.first) * a->q_stride + head * a->head_dim,
+     a->q_stride, q.rows, a->scale, f->queries);
     for (int64_t r = 0; r < q.rows; r++) {
         f->max[r] = -INFINITY;
         f->total[r] = 0.0f;
@@ -214,6 +214,8 @@ ndm_status NDM_FAST(attention)(const void *args)
     forward_task measure;
     _Atomic bool failed = false;
 
+    if (a->x_dtype != NDM_F32 || a->out_dtype != NDM_F32)
+        return ndm_kernels_call_ref(NDM_OP_attention, args);
     forward_lay_out(a, &need, &measure);
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {

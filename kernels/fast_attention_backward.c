@@ -55,10 +55,10 @@ static void enter(backward_task *t, int64_t item)
     NDM_FAST(attention_enter)(task, item);
     int64_t row = task->b * a->tk, column = task->kv_head * a->head_dim;
     NDM_FAST(attention_copy)
-    (task, a->v + row * a->v_stride + column, a->v_stride, a->tk, 1.0f, t->keys);
+    (task, ndm_fast_in(a->v) + row * a->v_stride + column, a->v_stride, a->tk, 1.0f, t->keys);
     NDM_FAST(attention_panels)(task, t->keys, t->value_panels);
     NDM_FAST(attention_copy)
-    (task, a->k + row * a->k_stride + column, a->k_stride, a->tk, 1.0f, t->keys);
+    (task, ndm_fast_in(a->k) + row * a->k_stride + column, a->k_stride, a->tk, 1.0f, t->keys);
     NDM_FAST(attention_panels)(task, t->keys, t->key_panels);
     size_t bytes = (size_t)(task->key_tiles * ATTENTION_TILE * task->padded) * sizeof(float);
     memset(t->dk, 0, bytes);
@@ -87,7 +87,8 @@ static void load_statistics(backward_task *t, const query_tile *q, int64_t head,
         if (make)
             t->args->delta[at] = make_delta(
                 t->dout + r * task->padded,
-                a->out + (task->b * a->tq + i) * a->out_stride + head * a->head_dim, a->head_dim);
+                ndm_fast_in(a->out) + (task->b * a->tq + i) * a->out_stride + head * a->head_dim,
+                a->head_dim);
         t->delta[r] = t->args->delta[at];
     }
 }
@@ -191,10 +192,11 @@ static void run_queries(backward_task *t, int64_t head, int64_t tile, const back
     NDM_FAST(attention_queries)(task, tile, &q);
     int64_t row = task->b * a->tq + q.first, column = head * a->head_dim;
     NDM_FAST(attention_copy)
-    (task, a->q + row * a->q_stride + column, a->q_stride, q.rows, a->scale, t->queries);
+    (task, ndm_fast_in(a->q) + row * a->q_stride + column, a->q_stride, q.rows, a->scale,
+     t->queries);
     NDM_FAST(attention_copy)
-    (task, t->args->dout + row * t->args->dout_stride + column, t->args->dout_stride, q.rows, 1.0f,
-     t->dout);
+    (task, ndm_fast_in(t->args->dout) + row * t->args->dout_stride + column, t->args->dout_stride,
+     q.rows, 1.0f, t->dout);
     load_statistics(t, &q, head, pass->dq && t->args->make_delta);
     for (int64_t j = pass->first_key; j < task->key_tiles; j += pass->key_step) {
         sight seen = NDM_FAST(attention_sight)(task, &q, j);
@@ -208,7 +210,7 @@ static void run_queries(backward_task *t, int64_t head, int64_t tile, const back
     if (first)
         memset(t->dq, 0, (size_t)(ATTENTION_TILE * task->padded) * sizeof(float));
     write_rows(task, t->dq, q.rows, t->args->accumulate_dq,
-               t->args->dq + row * t->args->dq_stride + column, t->args->dq_stride);
+               ndm_fast_out(t->args->dq) + row * t->args->dq_stride + column, t->args->dq_stride);
 }
 
 static void write_keys(const backward_task *t, const backward_pass *pass)
@@ -222,9 +224,9 @@ static void write_keys(const backward_task *t, const backward_pass *pass)
                 column = task->kv_head * a->head_dim;
         int64_t count = a->tk - first < ATTENTION_TILE ? a->tk - first : ATTENTION_TILE;
         write_rows(task, t->dk + first * task->padded, count, b->accumulate_dkv,
-                   b->dk + row * b->dk_stride + column, b->dk_stride);
+                   ndm_fast_out(b->dk) + row * b->dk_stride + column, b->dk_stride);
         write_rows(task, t->dv + first * task->padded, count, b->accumulate_dkv,
-                   b->dv + row * b->dv_stride + column, b->dv_stride);
+                   ndm_fast_out(b->dv) + row * b->dv_stride + column, b->dv_stride);
     }
 }
 
@@ -275,6 +277,8 @@ ndm_status NDM_FAST(attention_backward)(const void *args)
     backward_task measure;
     _Atomic bool failed = false;
 
+    if (a->forward.x_dtype != NDM_F32 || a->forward.out_dtype != NDM_F32 || a->d_dtype != NDM_F32)
+        return ndm_kernels_call_ref(NDM_OP_attention_backward, args);
     backward_lay_out(a, &need, &measure);
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {

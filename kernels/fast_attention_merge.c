@@ -37,13 +37,16 @@ ndm_status NDM_FAST(attention_merge)(const void *args)
     const ndm_attention_merge_args *a = args;
     int threads = ndm_fast_threads(a->batch * a->t * a->heads * (16 + a->head_dim / 4));
 
+    if (a->out_dtype != NDM_F32 || a->part_dtype != NDM_F32)
+        return ndm_kernels_call_ref(NDM_OP_attention_merge, args);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t row = 0; row < a->batch * a->t; row++)
         for (int64_t head = 0; head < a->heads; head++) {
             int64_t at = (row / a->t * a->heads + head) * a->t + row % a->t,
                     column = head * a->head_dim;
-            merge_row(a->out + row * a->out_stride + column, &a->lse[at],
-                      a->part + row * a->part_stride + column, a->part_lse[at], a->head_dim);
+            merge_row(ndm_fast_out(a->out) + row * a->out_stride + column, &a->lse[at],
+                      ndm_fast_in(a->part) + row * a->part_stride + column, a->part_lse[at],
+                      a->head_dim);
         }
     return NDM_OK;
 }

@@ -61,9 +61,11 @@ ndm_status NDM_FAST(ce_stats)(const void *args)
     const ndm_ce_stats_args *a = args;
     int threads = ndm_fast_threads(a->n * a->width / 2);
 
+    if (a->x_dtype != NDM_F32)
+        return ndm_kernels_call_ref(NDM_OP_ce_stats, args);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t i = 0; i < a->n; i++) {
-        const float *x = a->logits + i * a->stride;
+        const float *x = ndm_fast_in(a->logits) + i * a->stride;
         int64_t target = a->targets[i] - a->first;
         bool here = a->targets[i] >= 0 && target >= 0 && target < a->valid_width;
         row_stats s = stats_of_row(x, a->valid_width);
@@ -85,7 +87,7 @@ ndm_status NDM_FAST(ce_merge)(const void *args)
  * taken off after. */
 static void row_gradient(const ndm_ce_apply_args *a, int64_t row)
 {
-    float *x = a->logits + row * a->stride;
+    float *x = ndm_fast_out(a->logits) + row * a->stride;
     const float *stats = a->stats + 4 * row;
     float share = a->label_smoothing / (float)a->vocabulary;
     vf max = vf_set(stats[0]), over = vf_set(a->grad_scale / stats[1]),
@@ -126,6 +128,8 @@ ndm_status NDM_FAST(ce_apply)(const void *args)
     const ndm_ce_apply_args *a = args;
     int threads = ndm_fast_threads(a->n * a->width / 2);
 
+    if (a->x_dtype != NDM_F32)
+        return ndm_kernels_call_ref(NDM_OP_ce_apply, args);
     if (a->count_loss || a->loss_rows)
         add_losses(a);
     if (!a->grad)

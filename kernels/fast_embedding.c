@@ -8,7 +8,7 @@ static void gather_row(const ndm_embedding_args *a, int64_t i)
 {
     int64_t row = a->ids[i] - a->first;
     bool here = row >= 0 && row < a->rows;
-    float *out = a->out + i * a->width;
+    float *out = ndm_fast_out(a->out) + i * a->width;
 
     SIMD_FOR (j, lanes, a->width) {
         vf value = vf_zero();
@@ -25,6 +25,8 @@ ndm_status NDM_FAST(embedding)(const void *args)
     const ndm_embedding_args *a = args;
     int threads = ndm_fast_threads(a->n * a->width / 4);
 
+    if (a->out_dtype != NDM_F32)
+        return ndm_kernels_call_ref(NDM_OP_embedding, args);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t i = 0; i < a->n; i++)
         gather_row(a, i);
@@ -42,7 +44,7 @@ static void add_row(float *to, const float *from, float scale, int64_t width)
 static void scatter_columns(const ndm_embedding_backward_args *a, int64_t first, int64_t end)
 {
     for (int64_t i = 0; i < a->n; i++) {
-        const float *gradient = a->dout + i * a->width + first;
+        const float *gradient = ndm_fast_in(a->dout) + i * a->width + first;
         int64_t row = a->ids[i] - a->first;
         if (row >= 0 && row < a->rows)
             add_row(a->dtable + row * a->width + first, gradient, a->scale, end - first);
@@ -58,6 +60,8 @@ ndm_status NDM_FAST(embedding_backward)(const void *args)
     const ndm_embedding_backward_args *a = args;
     int threads = ndm_fast_threads(a->n * a->width / 4);
 
+    if (a->dout_dtype != NDM_F32)
+        return ndm_kernels_call_ref(NDM_OP_embedding_backward, args);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int part = 0; part < threads; part++) {
         int64_t first, end;

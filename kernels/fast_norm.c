@@ -22,8 +22,9 @@ static const float *widen(const void *from, ndm_dtype dtype, float offset, int64
 /* x becomes x + residual in sum. */
 static void add_residual(const ndm_norm_args *a, int64_t row)
 {
-    const float *x = a->x + row * a->x_stride, *residual = a->residual + row * a->x_stride;
-    float *sum = a->sum + row * a->x_stride;
+    const float *x = ndm_fast_in(a->x) + row * a->x_stride,
+                *residual = ndm_fast_in(a->residual) + row * a->x_stride;
+    float *sum = ndm_fast_out(a->sum) + row * a->x_stride;
 
     SIMD_FOR (j, lanes, a->width)
         vf_store_n(sum + j, vf_load_n(x + j, lanes) + vf_load_n(residual + j, lanes), lanes);
@@ -52,12 +53,12 @@ static float row_variance(const float *x, int64_t width, float mean)
 
 static void norm_row(const ndm_norm_args *a, const norm_weights *w, int64_t row)
 {
-    const float *x = a->x + row * a->x_stride;
-    float *y = a->y + row * a->y_stride;
+    const float *x = ndm_fast_in(a->x) + row * a->x_stride;
+    float *y = ndm_fast_out(a->y) + row * a->y_stride;
 
     if (a->residual) {
         add_residual(a, row);
-        x = a->sum + row * a->x_stride;
+        x = ndm_fast_in(a->sum) + row * a->x_stride;
     }
     float mean = a->layer_norm ? row_mean(x, a->width) : 0.0f;
     float rstd = 1.0f / sqrtf(row_variance(x, a->width, mean) + a->eps);
@@ -81,6 +82,8 @@ ndm_status NDM_FAST(norm)(const void *args)
     int threads = ndm_fast_threads(a->n * a->width / 4);
     norm_weights w = {0};
 
+    if (a->x_dtype != NDM_F32)
+        return ndm_kernels_call_ref(NDM_OP_norm, args);
     if (!scratch)
         return ndm_fast_no_memory("norm", bytes);
     w.weight = widen(a->weight, a->dtype, a->weight_offset, a->width, scratch);
@@ -96,8 +99,9 @@ ndm_status NDM_FAST(norm)(const void *args)
 static void backward_row(const ndm_norm_backward_args *a, const float *weight, int64_t row,
                          float *dweight, float *dbias)
 {
-    const float *x = a->x + row * a->x_stride, *dy = a->dy + row * a->dy_stride;
-    float *dx = a->dx + row * a->dx_stride;
+    const float *x = ndm_fast_in(a->x) + row * a->x_stride,
+                *dy = ndm_fast_in(a->dy) + row * a->dy_stride;
+    float *dx = ndm_fast_out(a->dx) + row * a->dx_stride;
     vf mean = vf_set(a->layer_norm ? a->mean[row] : 0.0f), rstd = vf_set(a->rstd[row]);
     vf sum_g = vf_zero(), sum_gx = vf_zero();
 
@@ -141,6 +145,8 @@ ndm_status NDM_FAST(norm_backward)(const void *args)
     float *scratch = ndm_fast_scratch(bytes);
     int threads = ndm_fast_threads(a->n * a->width / 2);
 
+    if (a->x_dtype != NDM_F32)
+        return ndm_kernels_call_ref(NDM_OP_norm_backward, args);
     if (!scratch)
         return ndm_fast_no_memory("norm_backward", bytes);
     if (blocks > NDM_NORM_PARTIALS)

@@ -19,12 +19,14 @@ ndm_status NDM_FAST(rope)(const void *args)
     int64_t half = a->head_dim / 2;
     int threads = ndm_fast_threads(a->n * a->heads * a->head_dim / 4);
 
+    if (a->x_dtype != NDM_F32)
+        return ndm_kernels_call_ref(NDM_OP_rope, args);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t row = 0; row < a->n; row++) {
         int64_t at = a->positions[row] * half;
         for (int64_t head = 0; head < a->heads; head++)
-            rotate_head(a->x + row * a->stride + head * a->head_dim, a->cos + at, a->sin + at,
-                        a->sign, half);
+            rotate_head(ndm_fast_out(a->x) + row * a->stride + head * a->head_dim, a->cos + at,
+                        a->sin + at, a->sign, half);
     }
     return NDM_OK;
 }

@@ -68,7 +68,8 @@ static void sum_strip(const ndm_colsum_args *a, int64_t column)
         vf sum[STRIP] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
         for (int64_t i = first; i < end; i++)
             for (int v = 0; v < STRIP && v * VL < columns; v++)
-                sum[v] += vf_load_n(a->x + i * a->stride + column + v * VL, columns - v * VL);
+                sum[v] += vf_load_n(ndm_fast_in(a->x) + i * a->stride + column + v * VL,
+                                    columns - v * VL);
         for (int v = 0; v < STRIP; v++)
             total[v] += sum[v];
     }
@@ -83,6 +84,8 @@ ndm_status NDM_FAST(colsum)(const void *args)
     const ndm_colsum_args *a = args;
     int threads = ndm_fast_threads(a->m * a->n / 4);
 
+    if (a->x_dtype != NDM_F32)
+        return ndm_kernels_call_ref(NDM_OP_colsum, args);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t column = 0; column < a->n; column += STRIP * VL)
         sum_strip(a, column);

@@ -8,23 +8,30 @@
 ndm_status NDM_FAST(scale)(const void *args)
 {
     const ndm_scale_args *a = args;
+    float *x = a->x;
     int threads = ndm_fast_threads(a->n / 4);
 
+    if (a->x_dtype != NDM_F32)
+        return ndm_kernels_call_ref(NDM_OP_scale, args);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t i = 0; i < a->n; i += VL)
-        vf_store_n(a->x + i, vf_load_n(a->x + i, a->n - i) * vf_set(a->factor), a->n - i);
+        vf_store_n(x + i, vf_load_n(x + i, a->n - i) * vf_set(a->factor), a->n - i);
     return NDM_OK;
 }
 
 ndm_status NDM_FAST(add)(const void *args)
 {
     const ndm_add_args *a = args;
+    const float *x = a->x;
+    float *y = a->y;
     int threads = ndm_fast_threads(a->n / 4);
 
+    if (a->x_dtype != NDM_F32 || a->y_dtype != NDM_F32)
+        return ndm_kernels_call_ref(NDM_OP_add, args);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t i = 0; i < a->n; i += VL) {
-        vf y = vf_load_n(a->y + i, a->n - i), x = vf_load_n(a->x + i, a->n - i);
-        vf_store_n(a->y + i, vf_fma(vf_set(a->factor), x, y), a->n - i);
+        vf sum = vf_fma(vf_set(a->factor), vf_load_n(x + i, a->n - i), vf_load_n(y + i, a->n - i));
+        vf_store_n(y + i, sum, a->n - i);
     }
     return NDM_OK;
 }

@@ -3,9 +3,10 @@
  *
  * All pointers are device memory. Matrices are row-major. Letters: B sequences, T tokens of one, N
  * = B*T rows, C width, H query heads, K key-value heads, D head dim, F ffn width, V vocabulary.
- * Activations, statistics and gradients are fp32 in the cpu world; weights are of the type the
- * struct says. Every op is deterministic: the same arguments give the same bits, whatever the
- * number of threads.
+ * Weights and activations are of the type that the struct says (all zero: fp32); statistics,
+ * gradients of weights and sums are fp32 or double. Bodies compute in fp32 and round once, to
+ * nearest even, where they store. Every op is deterministic: the same arguments give the same bits,
+ * whatever the number of threads.
  *
  * A world has a table of bodies (struct ndm_kernel_table): `ref` is the truth and complete; `fast`
  * overlays it. */
@@ -37,13 +38,15 @@ typedef struct ndm_embedding_args {
     const int32_t *positions;   /* [N], with position_table */
     float scale;
     int64_t n, width, first, rows;
-    float *out; /* [N, C] */
+    void *out; /* [N, C] of out_dtype */
+    ndm_dtype out_dtype;
 } ndm_embedding_args;
 
 /* dtable[id - first] += scale * dout, likewise dposition_table. Sums in row order. */
 typedef struct ndm_embedding_backward_args {
     const int32_t *ids, *positions;
-    const float *dout; /* [N, C] */
+    const void *dout; /* [N, C] of dout_dtype */
+    ndm_dtype dout_dtype;
     float scale;
     int64_t n, width, first, rows;
     float *dtable;          /* [rows, C] */
@@ -57,15 +60,16 @@ typedef struct ndm_embedding_backward_args {
  * strided. weight_offset is added to the weight (Gemma's 1 + w). */
 typedef struct ndm_norm_args {
     bool layer_norm;
-    const float *x;            /* [N, width] */
-    const float *residual;     /* [N, width], or NULL */
-    float *sum;                /* [N, width], with residual */
+    ndm_dtype x_dtype;         /* of x, residual, sum and y */
+    const void *x;             /* [N, width] */
+    const void *residual;      /* [N, width], or NULL */
+    void *sum;                 /* [N, width], with residual */
     const void *weight, *bias; /* [width] of dtype; bias for LayerNorm, may be NULL */
     ndm_dtype dtype;
     float eps, weight_offset;
     int64_t n, width;
     int64_t x_stride, y_stride; /* elements between rows; 0 = width */
-    float *y;                   /* [N, width]; may be x */
+    void *y;                    /* [N, width]; may be x */
     float *mean, *rstd;         /* [N]; mean for LayerNorm */
 } ndm_norm_args;
 
@@ -74,19 +78,23 @@ typedef struct ndm_norm_args {
  * ndm_norm_workspace_bytes(). */
 typedef struct ndm_norm_backward_args {
     bool layer_norm, accumulate;
-    const float *x, *dy, *mean, *rstd;
+    ndm_dtype x_dtype; /* of x, dy and dx */
+    const void *x, *dy;
+    const float *mean, *rstd;
     const void *weight;
     ndm_dtype dtype;
     float weight_offset;
     int64_t n, width, x_stride, dy_stride, dx_stride;
-    float *dx, *dweight, *dbias;
+    void *dx;
+    float *dweight, *dbias;
     float *workspace;
 } ndm_norm_backward_args;
 
 /* Rotates pairs (i, i + D/2) of each head in place by the angle of the row's position; sign -1 is
  * the backward. Heads lie one after another in a row: x + row * stride + head * D. */
 typedef struct ndm_rope_args {
-    float *x;
+    void *x; /* of x_dtype */
+    ndm_dtype x_dtype;
     int64_t n, heads, head_dim, stride;
     const int32_t *positions; /* [N] */
     const float *cos, *sin;   /* [positions, D/2] */
@@ -99,14 +107,15 @@ typedef struct ndm_rope_args {
  * that see nothing are skipped. GQA: query head h uses key head h / (H/K). out rows that see no key
  * at all are 0 with lse = -inf. */
 typedef struct ndm_attention_args {
-    const float *q, *k, *v; /* rows of q_stride, k_stride, v_stride; heads side by side */
+    ndm_dtype x_dtype, out_dtype; /* of q, k and v; of out */
+    const void *q, *k, *v;        /* rows of q_stride, k_stride, v_stride; heads side by side */
     int64_t q_stride, k_stride, v_stride;
     int64_t batch, tq, tk, heads, kv_heads, head_dim;
     float scale;
     bool causal;                      /* false: every key from first[q] on is seen */
     const int32_t *q_index, *k_index; /* [B*Tq], [B*Tk], or NULL */
     const int32_t *q_first;           /* [B*Tq], or NULL */
-    float *out;                       /* [B*Tq, H*D], rows of out_stride */
+    void *out;                        /* [B*Tq, H*D], rows of out_stride */
     int64_t out_stride;
     float *lse; /* [B, H, Tq] log-sum-exp of the scaled scores */
 } ndm_attention_args;
@@ -116,19 +125,23 @@ typedef struct ndm_attention_args {
  * once per block of keys. */
 typedef struct ndm_attention_backward_args {
     ndm_attention_args forward; /* out and lse are inputs */
-    const float *dout;          /* [B*Tq, H*D], rows of dout_stride */
+    const void *dout;           /* [B*Tq, H*D] of forward.out_dtype, rows of dout_stride */
     int64_t dout_stride;
     bool make_delta, accumulate_dq, accumulate_dkv;
     float *delta;
-    float *dq, *dk, *dv; /* strides dq_stride, dk_stride, dv_stride */
+    ndm_dtype d_dtype;  /* of dq, dk and dv */
+    void *dq, *dk, *dv; /* strides dq_stride, dk_stride, dv_stride */
     int64_t dq_stride, dk_stride, dv_stride;
 } ndm_attention_backward_args;
 
 /* Merges a partial attention into a running one, both with their lse: out = softmax-weighted mean;
  * lse = logaddexp. Neither overflows; -inf on both sides stays 0 / -inf. */
 typedef struct ndm_attention_merge_args {
-    float *out, *lse;             /* running: [B*T, H*D] rows of out_stride, [B, H, T] */
-    const float *part, *part_lse; /* [B*T, H*D] rows of part_stride, [B, H, T] */
+    ndm_dtype out_dtype, part_dtype;
+    void *out;             /* running: [B*T, H*D] rows of out_stride */
+    float *lse;            /* running: [B, H, T] */
+    const void *part;      /* [B*T, H*D] rows of part_stride */
+    const float *part_lse; /* [B, H, T] */
     int64_t batch, t, heads, head_dim, out_stride, part_stride;
 } ndm_attention_merge_args;
 
@@ -139,8 +152,9 @@ typedef enum ndm_activation { NDM_SILU, NDM_GELU_TANH, NDM_GELU_ERF } ndm_activa
 typedef struct ndm_act_args {
     ndm_activation activation;
     bool gated;
-    const float *x;
-    float *y;
+    ndm_dtype x_dtype; /* of x and y */
+    const void *x;
+    void *y;
     int64_t n, width, x_stride, y_stride;
 } ndm_act_args;
 
@@ -149,8 +163,9 @@ typedef struct ndm_act_args {
 typedef struct ndm_act_backward_args {
     ndm_activation activation;
     bool gated;
-    const float *x, *dy;
-    float *dx, *y;
+    ndm_dtype x_dtype; /* of x, dy, dx and y */
+    const void *x, *dy;
+    void *dx, *y;
     int64_t n, width, x_stride, dy_stride, dx_stride, y_stride;
 } ndm_act_backward_args;
 
@@ -159,7 +174,8 @@ typedef struct ndm_act_backward_args {
  * width: the columns beyond are padding and never count. stats [N, 4]: row max, sum of exp(x -
  * max), logit of the target (0 if elsewhere), sum of logits. */
 typedef struct ndm_ce_stats_args {
-    const float *logits;    /* [N, width] rows of stride */
+    const void *logits; /* [N, width] of x_dtype, rows of stride */
+    ndm_dtype x_dtype;
     const int32_t *targets; /* [N] */
     int64_t n, width, valid_width, stride, first;
     float *stats;
@@ -178,7 +194,8 @@ typedef struct ndm_ce_merge_args {
  * grad_scale, rows of ignored targets and padded columns 0. label smoothing s: target = (1 - s) *
  * onehot + s / vocabulary. loss_rows may be NULL. */
 typedef struct ndm_ce_apply_args {
-    float *logits;
+    void *logits; /* of x_dtype */
+    ndm_dtype x_dtype;
     const int32_t *targets;
     const float *stats;
     int64_t n, width, valid_width, stride, first, vocabulary;
@@ -218,20 +235,23 @@ typedef struct ndm_cast_args {
     int64_t n;
 } ndm_cast_args;
 typedef struct ndm_scale_args {
-    float *x;
+    void *x;
+    ndm_dtype x_dtype;
     float factor;
     int64_t n;
 } ndm_scale_args; /* x *= factor */
 typedef struct ndm_add_args {
-    float *y;
-    const float *x;
+    void *y;
+    const void *x;
+    ndm_dtype y_dtype, x_dtype;
     float factor;
     int64_t n;
 } ndm_add_args; /* y += factor * x */
 
 /* out[N] += column sums of x, [M, N] rows of stride (bias gradients). */
 typedef struct ndm_colsum_args {
-    const float *x;
+    const void *x; /* of x_dtype */
+    ndm_dtype x_dtype;
     float *out;
     int64_t m, n, stride;
 } ndm_colsum_args;

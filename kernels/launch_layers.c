@@ -43,6 +43,7 @@ ndm_status ndm_embedding(ndm_stream *stream, const ndm_embedding_args *args)
     if (a.position_table)
         POINTER("embedding", positions);
     WEIGHT("embedding", dtype);
+    WEIGHT("embedding", out_dtype);
     return LAUNCH(embedding);
 }
 
@@ -63,6 +64,7 @@ ndm_status ndm_embedding_backward(ndm_stream *stream, const ndm_embedding_backwa
         POINTER("embedding_backward", dtable);
     if (a.dposition_table)
         POINTER("embedding_backward", positions);
+    WEIGHT("embedding_backward", dout_dtype);
     return LAUNCH(embedding_backward);
 }
 
@@ -85,6 +87,7 @@ ndm_status ndm_norm(ndm_stream *stream, const ndm_norm_args *args)
     STRIDE("norm", x_stride, a.width);
     STRIDE("norm", y_stride, a.width);
     WEIGHT("norm", dtype);
+    WEIGHT("norm", x_dtype);
     if (a.residual && a.x_stride != a.width)
         NDM_FAIL(NDM_ERR_USAGE,
                  "kernel norm: with a residual x is packed, but x_stride is %lld and width %lld",
@@ -118,6 +121,7 @@ ndm_status ndm_norm_backward(ndm_stream *stream, const ndm_norm_backward_args *a
     STRIDE("norm_backward", dy_stride, a.width);
     STRIDE("norm_backward", dx_stride, a.width);
     WEIGHT("norm_backward", dtype);
+    WEIGHT("norm_backward", x_dtype);
     if (a.accumulate && a.dx == a.dy)
         NDM_FAIL(NDM_ERR_USAGE, "kernel norm_backward: dx is dy and accumulates onto it");
     return LAUNCH(norm_backward);
@@ -141,6 +145,7 @@ ndm_status ndm_rope(ndm_stream *stream, const ndm_rope_args *args)
     POINTER("rope", cos);
     POINTER("rope", sin);
     STRIDE("rope", stride, a.heads * a.head_dim);
+    WEIGHT("rope", x_dtype);
     return LAUNCH(rope);
 }
 
@@ -172,6 +177,8 @@ static ndm_status check_attention(const char *op, ndm_attention_args *args)
     STRIDE(op, k_stride, a.kv_heads * a.head_dim);
     STRIDE(op, v_stride, a.kv_heads * a.head_dim);
     STRIDE(op, out_stride, a.heads * a.head_dim);
+    WEIGHT(op, x_dtype);
+    WEIGHT(op, out_dtype);
     *args = a;
     return NDM_OK;
 }
@@ -224,6 +231,7 @@ ndm_status ndm_attention_backward(ndm_stream *stream, const ndm_attention_backwa
     STRIDE("attention_backward", dq_stride, width);
     STRIDE("attention_backward", dk_stride, kv_width);
     STRIDE("attention_backward", dv_stride, kv_width);
+    WEIGHT("attention_backward", d_dtype);
     return LAUNCH(attention_backward);
 }
 
@@ -243,6 +251,8 @@ ndm_status ndm_attention_merge(ndm_stream *stream, const ndm_attention_merge_arg
     POINTER("attention_merge", part_lse);
     STRIDE("attention_merge", out_stride, a.heads * a.head_dim);
     STRIDE("attention_merge", part_stride, a.heads * a.head_dim);
+    WEIGHT("attention_merge", out_dtype);
+    WEIGHT("attention_merge", part_dtype);
     return LAUNCH(attention_merge);
 }
 
@@ -266,6 +276,7 @@ ndm_status ndm_act(ndm_stream *stream, const ndm_act_args *args)
     POINTER("act", y);
     STRIDE("act", x_stride, a.gated ? 2 * a.width : a.width);
     STRIDE("act", y_stride, a.width);
+    WEIGHT("act", x_dtype);
     return LAUNCH(act);
 }
 
@@ -286,5 +297,6 @@ ndm_status ndm_act_backward(ndm_stream *stream, const ndm_act_backward_args *arg
     STRIDE("act_backward", dy_stride, a.width);
     STRIDE("act_backward", dx_stride, x_width);
     STRIDE("act_backward", y_stride, a.width);
+    WEIGHT("act_backward", x_dtype);
     return LAUNCH(act_backward);
 }

@@ -25,6 +25,7 @@ ndm_status ndm_ce_stats(ndm_stream *stream, const ndm_ce_stats_args *args)
     POINTER("ce_stats", targets);
     POINTER("ce_stats", stats);
     STRIDE("ce_stats", stride, a.width);
+    WEIGHT("ce_stats", x_dtype);
     return LAUNCH(ce_stats);
 }
 
@@ -62,6 +63,7 @@ ndm_status ndm_ce_apply(ndm_stream *stream, const ndm_ce_apply_args *args)
     if (a.count_loss)
         POINTER("ce_apply", loss_sum);
     STRIDE("ce_apply", stride, a.width);
+    WEIGHT("ce_apply", x_dtype);
     return LAUNCH(ce_apply);
 }
 
@@ -126,6 +128,7 @@ ndm_status ndm_scale(ndm_stream *stream, const ndm_scale_args *args)
     if (a.n == 0)
         return NDM_OK;
     POINTER("scale", x);
+    WEIGHT("scale", x_dtype);
     return LAUNCH(scale);
 }
 
@@ -138,6 +141,8 @@ ndm_status ndm_add(ndm_stream *stream, const ndm_add_args *args)
         return NDM_OK;
     POINTER("add", x);
     POINTER("add", y);
+    WEIGHT("add", y_dtype);
+    WEIGHT("add", x_dtype);
     return LAUNCH(add);
 }
 
@@ -152,6 +157,7 @@ ndm_status ndm_colsum(ndm_stream *stream, const ndm_colsum_args *args)
     POINTER("colsum", x);
     POINTER("colsum", out);
     STRIDE("colsum", stride, a.n);
+    WEIGHT("colsum", x_dtype);
     return LAUNCH(colsum);
 }
 

@@ -28,4 +28,27 @@ static inline void ref_store(void *array, ndm_dtype dtype, int64_t i, float valu
         ((uint16_t *)array)[i] = dtype == NDM_BF16 ? ndm_f32_to_bf16(value) : ndm_f32_to_f16(value);
 }
 
+/* A row of an array of fp32, bf16 or fp16, from element `first` on. Reads round nothing; a write
+ * rounds once. */
+typedef struct ref_row {
+    void *array;
+    ndm_dtype dtype;
+    int64_t first;
+} ref_row;
+
+static inline ref_row ref_row_of(const void *array, ndm_dtype dtype, int64_t first)
+{
+    return (ref_row){(void *)(uintptr_t)array, dtype, first};
+}
+
+static inline float ref_get(ref_row row, int64_t i)
+{
+    return ref_load(row.array, row.dtype, row.first + i);
+}
+
+static inline void ref_put(ref_row row, int64_t i, double value)
+{
+    ref_store(row.array, row.dtype, row.first + i, (float)value);
+}
+
 #endif

@@ -34,9 +34,10 @@ ndm_status ndm_ref_act(const void *args)
 
     for (int64_t i = 0; i < a->n; i++)
         for (int64_t j = 0; j < a->width; j++) {
-            const float *x = a->x + i * a->x_stride + j;
-            double slope, y = activate(a->activation, x[0], &slope);
-            a->y[i * a->y_stride + j] = (float)(a->gated ? y * x[a->width] : y);
+            ref_row x = ref_row_of(a->x, a->x_dtype, i * a->x_stride + j);
+            double slope, y = activate(a->activation, ref_get(x, 0), &slope);
+            ref_put(ref_row_of(a->y, a->x_dtype, i * a->y_stride), j,
+                    a->gated ? y * ref_get(x, a->width) : y);
         }
     return NDM_OK;
 }
@@ -49,16 +50,16 @@ ndm_status ndm_ref_act_backward(const void *args)
 
     for (int64_t i = 0; i < a->n; i++)
         for (int64_t j = 0; j < a->width; j++) {
-            const float *x = a->x + i * a->x_stride + j;
-            float *dx = a->dx + i * a->dx_stride + j;
-            double dy = a->dy[i * a->dy_stride + j];
-            double up = a->gated ? x[a->width] : 1.0;
-            double slope, value = activate(a->activation, x[0], &slope);
-            dx[0] = (float)(dy * up * slope);
+            ref_row x = ref_row_of(a->x, a->x_dtype, i * a->x_stride + j);
+            ref_row dx = ref_row_of(a->dx, a->x_dtype, i * a->dx_stride + j);
+            double dy = ref_load(a->dy, a->x_dtype, i * a->dy_stride + j);
+            double up = a->gated ? ref_get(x, a->width) : 1.0;
+            double slope, value = activate(a->activation, ref_get(x, 0), &slope);
+            ref_put(dx, 0, dy * up * slope);
             if (a->gated)
-                dx[a->width] = (float)(dy * value);
+                ref_put(dx, a->width, dy * value);
             if (a->y)
-                a->y[i * a->y_stride + j] = (float)(value * up);
+                ref_put(ref_row_of(a->y, a->x_dtype, i * a->y_stride), j, value * up);
         }
     return NDM_OK;
 }

@@ -9,11 +9,11 @@
 
 #include "kernels/ref.h"
 
-static double dot(const float *x, const float *y, int64_t n)
+static double dot(ref_row x, ref_row y, int64_t n)
 {
     double sum = 0.0;
     for (int64_t i = 0; i < n; i++)
-        sum += (double)x[i] * y[i];
+        sum += (double)ref_get(x, i) * ref_get(y, i);
     return sum;
 }
 
@@ -25,28 +25,33 @@ static bool sees(const ndm_attention_args *a, int64_t b, int64_t i, int64_t j)
     return key >= first && (!a->causal || key <= query);
 }
 
-static const float *query_row(const ndm_attention_args *a, int64_t b, int64_t head, int64_t i)
+static ref_row query_row(const ndm_attention_args *a, int64_t b, int64_t head, int64_t i)
 {
-    return a->q + (b * a->tq + i) * a->q_stride + head * a->head_dim;
+    return ref_row_of(a->q, a->x_dtype, (b * a->tq + i) * a->q_stride + head * a->head_dim);
 }
 
-static const float *key_row(const ndm_attention_args *a, int64_t b, int64_t head, int64_t j)
+static ref_row key_row(const ndm_attention_args *a, int64_t b, int64_t head, int64_t j)
 {
     int64_t kv_head = head / (a->heads / a->kv_heads);
-    return a->k + (b * a->tk + j) * a->k_stride + kv_head * a->head_dim;
+    return ref_row_of(a->k, a->x_dtype, (b * a->tk + j) * a->k_stride + kv_head * a->head_dim);
 }
 
-static const float *value_row(const ndm_attention_args *a, int64_t b, int64_t head, int64_t j)
+static ref_row value_row(const ndm_attention_args *a, int64_t b, int64_t head, int64_t j)
 {
     int64_t kv_head = head / (a->heads / a->kv_heads);
-    return a->v + (b * a->tk + j) * a->v_stride + kv_head * a->head_dim;
+    return ref_row_of(a->v, a->x_dtype, (b * a->tk + j) * a->v_stride + kv_head * a->head_dim);
+}
+
+static ref_row out_row(const ndm_attention_args *a, int64_t b, int64_t head, int64_t i)
+{
+    return ref_row_of(a->out, a->out_dtype, (b * a->tq + i) * a->out_stride + head * a->head_dim);
 }
 
 /* score: [Tk], sum: [D]; scratch. */
 static void forward_row(const ndm_attention_args *a, int64_t b, int64_t head, int64_t i,
                         double *score, double *sum)
 {
-    float *out = a->out + (b * a->tq + i) * a->out_stride + head * a->head_dim;
+    ref_row out = out_row(a, b, head, i);
     double max = -INFINITY, total = 0.0;
 
     for (int64_t j = 0; j < a->tk; j++) {
@@ -63,13 +68,13 @@ static void forward_row(const ndm_attention_args *a, int64_t b, int64_t head, in
         if (!sees(a, b, i, j) || max == -INFINITY)
             continue;
         double p = exp(score[j] - max);
-        const float *v = value_row(a, b, head, j);
+        ref_row v = value_row(a, b, head, j);
         total += p;
         for (int64_t d = 0; d < a->head_dim; d++)
-            sum[d] += p * v[d];
+            sum[d] += p * ref_get(v, d);
     }
     for (int64_t d = 0; d < a->head_dim; d++)
-        out[d] = max == -INFINITY ? 0.0f : (float)(sum[d] / total);
+        ref_put(out, d, max == -INFINITY ? 0.0 : sum[d] / total);
     a->lse[(b * a->heads + head) * a->tq + i] = max == -INFINITY ? -INFINITY
                                                                  : (float)(max + log(total));
 }
@@ -95,15 +100,19 @@ typedef struct backward_sums {
     double *dq;      /* [D] */
 } backward_sums;
 
+static ref_row dout_row(const ndm_attention_backward_args *a, int64_t b, int64_t head, int64_t i)
+{
+    const ndm_attention_args *f = &a->forward;
+    return ref_row_of(a->dout, f->out_dtype, (b * f->tq + i) * a->dout_stride + head * f->head_dim);
+}
+
 static double row_delta(const ndm_attention_backward_args *a, int64_t b, int64_t head, int64_t i)
 {
     const ndm_attention_args *f = &a->forward;
-    int64_t row = b * f->tq + i;
     float *delta = &a->delta[(b * f->heads + head) * f->tq + i];
 
     if (a->make_delta)
-        *delta = (float)dot(a->dout + row * a->dout_stride + head * f->head_dim,
-                            f->out + row * f->out_stride + head * f->head_dim, f->head_dim);
+        *delta = (float)dot(dout_row(a, b, head, i), out_row(f, b, head, i), f->head_dim);
     return *delta;
 }
 
@@ -112,15 +121,15 @@ static void backward_pair(const ndm_attention_backward_args *a, int64_t b, int64
 {
     const ndm_attention_args *f = &a->forward;
     int64_t width = f->head_dim;
-    const float *q = query_row(f, b, head, i), *k = key_row(f, b, head, j);
-    const float *dout = a->dout + (b * f->tq + i) * a->dout_stride + head * width;
+    ref_row q = query_row(f, b, head, i), k = key_row(f, b, head, j);
+    ref_row dout = dout_row(a, b, head, i);
     double p = exp(f->scale * dot(q, k, width) - f->lse[(b * f->heads + head) * f->tq + i]);
     double ds = f->scale * p * (dot(dout, value_row(f, b, head, j), width) - delta);
 
     for (int64_t d = 0; d < width; d++) {
-        s->dq[d] += ds * k[d];
-        s->dk[j * width + d] += ds * q[d];
-        s->dv[j * width + d] += p * dout[d];
+        s->dq[d] += ds * ref_get(k, d);
+        s->dk[j * width + d] += ds * ref_get(q, d);
+        s->dv[j * width + d] += p * ref_get(dout, d);
     }
 }
 
@@ -129,26 +138,26 @@ static void backward_row(const ndm_attention_backward_args *a, int64_t b, int64_
                          const backward_sums *s)
 {
     const ndm_attention_args *f = &a->forward;
-    float *dq = a->dq + (b * f->tq + i) * a->dq_stride + head * f->head_dim;
+    ref_row dq = ref_row_of(a->dq, a->d_dtype, (b * f->tq + i) * a->dq_stride + head * f->head_dim);
     double delta = row_delta(a, b, head, i);
     bool blind = f->lse[(b * f->heads + head) * f->tq + i] == -INFINITY;
 
     for (int64_t d = 0; d < f->head_dim; d++)
-        s->dq[d] = a->accumulate_dq ? dq[d] : 0.0;
+        s->dq[d] = a->accumulate_dq ? ref_get(dq, d) : 0.0;
     for (int64_t j = 0; j < f->tk && !blind; j++)
         if (sees(f, b, i, j))
             backward_pair(a, b, head, i, j, delta, s);
     for (int64_t d = 0; d < f->head_dim; d++)
-        dq[d] = (float)s->dq[d];
+        ref_put(dq, d, s->dq[d]);
 }
 
-static void store_rows(const double *sum, float *out, int64_t stride, int64_t rows, int64_t width,
+static void store_rows(const double *sum, ref_row out, int64_t stride, int64_t rows, int64_t width,
                        bool accumulate)
 {
     for (int64_t j = 0; j < rows; j++)
         for (int64_t d = 0; d < width; d++) {
-            float *to = &out[j * stride + d];
-            *to = (float)(accumulate ? *to + sum[j * width + d] : sum[j * width + d]);
+            double before = accumulate ? ref_get(out, j * stride + d) : 0.0;
+            ref_put(out, j * stride + d, before + sum[j * width + d]);
         }
 }
 
@@ -163,10 +172,10 @@ static void backward_kv_head(const ndm_attention_backward_args *a, int64_t b, in
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
         for (int64_t i = 0; i < f->tq; i++)
             backward_row(a, b, head, i, s);
-    store_rows(s->dk, a->dk + b * f->tk * a->dk_stride + kv_head * width, a->dk_stride, f->tk,
-               width, a->accumulate_dkv);
-    store_rows(s->dv, a->dv + b * f->tk * a->dv_stride + kv_head * width, a->dv_stride, f->tk,
-               width, a->accumulate_dkv);
+    store_rows(s->dk, ref_row_of(a->dk, a->d_dtype, b * f->tk * a->dk_stride + kv_head * width),
+               a->dk_stride, f->tk, width, a->accumulate_dkv);
+    store_rows(s->dv, ref_row_of(a->dv, a->d_dtype, b * f->tk * a->dv_stride + kv_head * width),
+               a->dv_stride, f->tk, width, a->accumulate_dkv);
 }
 
 ndm_status ndm_ref_attention_backward(const void *args)
@@ -188,7 +197,7 @@ ndm_status ndm_ref_attention_backward(const void *args)
 }
 
 /* One side that saw nothing is left out by selection: what its rows hold is never read. */
-static void merge_row(float *out, float *lse, const float *part, float part_lse, int64_t width)
+static void merge_row(ref_row out, float *lse, ref_row part, float part_lse, int64_t width)
 {
     double a = *lse, b = part_lse, max = a > b ? a : b;
     double weight_a = exp(a - max), weight_b = exp(b - max), total = weight_a + weight_b;
@@ -197,11 +206,11 @@ static void merge_row(float *out, float *lse, const float *part, float part_lse,
         return;
     for (int64_t d = 0; d < width; d++) {
         if (part_lse == -INFINITY)
-            out[d] = 0.0f;
+            ref_put(out, d, 0.0);
         else if (*lse == -INFINITY)
-            out[d] = part[d];
+            ref_put(out, d, ref_get(part, d));
         else
-            out[d] = (float)((weight_a * out[d] + weight_b * part[d]) / total);
+            ref_put(out, d, (weight_a * ref_get(out, d) + weight_b * ref_get(part, d)) / total);
     }
     if (*lse == -INFINITY)
         *lse = part_lse;
@@ -217,9 +226,11 @@ ndm_status ndm_ref_attention_merge(const void *args)
         for (int64_t head = 0; head < a->heads; head++)
             for (int64_t i = 0; i < a->t; i++) {
                 int64_t row = b * a->t + i, at = (b * a->heads + head) * a->t + i;
-                merge_row(a->out + row * a->out_stride + head * a->head_dim, &a->lse[at],
-                          a->part + row * a->part_stride + head * a->head_dim, a->part_lse[at],
-                          a->head_dim);
+                int64_t column = head * a->head_dim;
+                merge_row(ref_row_of(a->out, a->out_dtype, row * a->out_stride + column),
+                          &a->lse[at],
+                          ref_row_of(a->part, a->part_dtype, row * a->part_stride + column),
+                          a->part_lse[at], a->head_dim);
             }
     return NDM_OK;
 }

@@ -17,19 +17,19 @@ ndm_status ndm_ref_ce_stats(const void *args)
     const ndm_ce_stats_args *a = args;
 
     for (int64_t i = 0; i < a->n; i++) {
-        const float *x = a->logits + i * a->stride;
+        ref_row x = ref_row_of(a->logits, a->x_dtype, i * a->stride);
         int64_t target = a->targets[i] - a->first;
         double max = -INFINITY, sum = 0.0, total = 0.0;
         for (int64_t j = 0; j < a->valid_width; j++) {
-            max = max_or_nan(max, x[j]);
-            total += x[j];
+            max = max_or_nan(max, ref_get(x, j));
+            total += ref_get(x, j);
         }
         for (int64_t j = 0; j < a->valid_width && max != -INFINITY; j++)
-            sum += exp(x[j] - max);
+            sum += exp(ref_get(x, j) - max);
         bool here = a->targets[i] >= 0 && target >= 0 && target < a->valid_width;
         a->stats[4 * i] = (float)max;
         a->stats[4 * i + 1] = (float)sum;
-        a->stats[4 * i + 2] = here ? x[target] : 0.0f;
+        a->stats[4 * i + 2] = here ? ref_get(x, target) : 0.0f;
         a->stats[4 * i + 3] = (float)total;
     }
     return NDM_OK;
@@ -69,18 +69,18 @@ static double row_loss(const ndm_ce_apply_args *a, const float *stats)
 
 static void row_gradient(const ndm_ce_apply_args *a, int64_t row)
 {
-    float *x = a->logits + row * a->stride;
+    ref_row x = ref_row_of(a->logits, a->x_dtype, row * a->stride);
     const float *stats = a->stats + 4 * row;
     double smoothing = a->label_smoothing, share = smoothing / (double)a->vocabulary;
 
     for (int64_t j = 0; j < a->width; j++) {
         if (a->targets[row] < 0 || j >= a->valid_width) {
-            x[j] = 0.0f;
+            ref_put(x, j, 0.0);
             continue;
         }
-        double probability = exp(x[j] - (double)stats[0]) / stats[1];
+        double probability = exp(ref_get(x, j) - (double)stats[0]) / stats[1];
         double target = share + (a->first + j == a->targets[row] ? 1.0 - smoothing : 0.0);
-        x[j] = (float)((probability - target) * a->grad_scale);
+        ref_put(x, j, (probability - target) * a->grad_scale);
     }
 }
 

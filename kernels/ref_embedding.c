@@ -14,16 +14,16 @@ ndm_status ndm_ref_embedding(const void *args)
             float value = here ? a->scale * ref_load(a->table, a->dtype, row * a->width + j) : 0.0f;
             if (a->position_table)
                 value += ref_load(a->position_table, a->dtype, a->positions[i] * a->width + j);
-            a->out[i * a->width + j] = value;
+            ref_store(a->out, a->out_dtype, i * a->width + j, value);
         }
     }
     return NDM_OK;
 }
 
-static void add_row(float *table, int64_t row, const float *gradient, float scale, int64_t width)
+static void add_row(float *table, int64_t row, ref_row gradient, float scale, int64_t width)
 {
     for (int64_t j = 0; j < width; j++)
-        table[row * width + j] += scale * gradient[j];
+        table[row * width + j] += scale * ref_get(gradient, j);
 }
 
 /* Row after row, in fp32: the order is part of the definition. */
@@ -32,7 +32,7 @@ ndm_status ndm_ref_embedding_backward(const void *args)
     const ndm_embedding_backward_args *a = args;
 
     for (int64_t i = 0; i < a->n; i++) {
-        const float *gradient = a->dout + i * a->width;
+        ref_row gradient = ref_row_of(a->dout, a->dout_dtype, i * a->width);
         int64_t row = a->ids[i] - a->first;
         if (row >= 0 && row < a->rows)
             add_row(a->dtable, row, gradient, a->scale, a->width);

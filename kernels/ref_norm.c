@@ -7,15 +7,15 @@
 
 #include "kernels/ref.h"
 
-static void row_statistics(const ndm_norm_args *a, const float *x, double *mean, double *rstd)
+static void row_statistics(const ndm_norm_args *a, ref_row x, double *mean, double *rstd)
 {
     double sum = 0.0, square = 0.0;
 
     for (int64_t j = 0; a->layer_norm && j < a->width; j++)
-        sum += x[j];
+        sum += ref_get(x, j);
     *mean = sum / (double)a->width;
     for (int64_t j = 0; j < a->width; j++)
-        square += (x[j] - *mean) * (x[j] - *mean);
+        square += (ref_get(x, j) - *mean) * (ref_get(x, j) - *mean);
     *rstd = 1.0 / sqrt(square / (double)a->width + (double)a->eps);
 }
 
@@ -24,20 +24,21 @@ ndm_status ndm_ref_norm(const void *args)
     const ndm_norm_args *a = args;
 
     for (int64_t i = 0; i < a->n; i++) {
-        const float *x = a->x + i * a->x_stride;
-        float *y = a->y + i * a->y_stride;
+        ref_row x = ref_row_of(a->x, a->x_dtype, i * a->x_stride);
+        ref_row y = ref_row_of(a->y, a->x_dtype, i * a->y_stride);
         double mean, rstd;
         if (a->residual) {
-            float *sum = a->sum + i * a->x_stride;
+            ref_row residual = ref_row_of(a->residual, a->x_dtype, i * a->x_stride);
+            ref_row sum = ref_row_of(a->sum, a->x_dtype, i * a->x_stride);
             for (int64_t j = 0; j < a->width; j++)
-                sum[j] = x[j] + a->residual[i * a->x_stride + j];
+                ref_put(sum, j, ref_get(x, j) + ref_get(residual, j));
             x = sum;
         }
         row_statistics(a, x, &mean, &rstd);
         for (int64_t j = 0; j < a->width; j++) {
             double weight = (double)ref_load(a->weight, a->dtype, j) + a->weight_offset;
             double bias = a->layer_norm && a->bias ? ref_load(a->bias, a->dtype, j) : 0.0;
-            y[j] = (float)((x[j] - mean) * rstd * weight + bias);
+            ref_put(y, j, (ref_get(x, j) - mean) * rstd * weight + bias);
         }
         if (a->layer_norm)
             a->mean[i] = (float)mean;
@@ -56,8 +57,9 @@ static void add_weight_gradients(const ndm_norm_backward_args *a)
     for (int64_t j = 0; j < a->width; j++) {
         double dweight = 0.0, dbias = 0.0;
         for (int64_t i = 0; i < a->n; i++) {
-            double dy = a->dy[i * a->dy_stride + j];
-            dweight += dy * (a->x[i * a->x_stride + j] - row_mean(a, i)) * a->rstd[i];
+            double dy = ref_load(a->dy, a->x_dtype, i * a->dy_stride + j);
+            double x = ref_load(a->x, a->x_dtype, i * a->x_stride + j);
+            dweight += dy * (x - row_mean(a, i)) * a->rstd[i];
             dbias += dy;
         }
         a->dweight[j] = (float)(a->dweight[j] + dweight);
@@ -68,21 +70,22 @@ static void add_weight_gradients(const ndm_norm_backward_args *a)
 
 static void row_backward(const ndm_norm_backward_args *a, int64_t row)
 {
-    const float *x = a->x + row * a->x_stride, *dy = a->dy + row * a->dy_stride;
-    float *dx = a->dx + row * a->dx_stride;
+    ref_row x = ref_row_of(a->x, a->x_dtype, row * a->x_stride);
+    ref_row dy = ref_row_of(a->dy, a->x_dtype, row * a->dy_stride);
+    ref_row dx = ref_row_of(a->dx, a->x_dtype, row * a->dx_stride);
     double mean = row_mean(a, row), rstd = a->rstd[row], sum_g = 0.0, sum_gx = 0.0;
 
     for (int64_t j = 0; j < a->width; j++) {
-        double g = dy[j] * ((double)ref_load(a->weight, a->dtype, j) + a->weight_offset);
+        double g = ref_get(dy, j) * ((double)ref_load(a->weight, a->dtype, j) + a->weight_offset);
         sum_g += g;
-        sum_gx += g * (x[j] - mean) * rstd;
+        sum_gx += g * (ref_get(x, j) - mean) * rstd;
     }
     double mean_g = a->layer_norm ? sum_g / (double)a->width : 0.0;
     double mean_gx = sum_gx / (double)a->width;
     for (int64_t j = 0; j < a->width; j++) {
-        double g = dy[j] * ((double)ref_load(a->weight, a->dtype, j) + a->weight_offset);
-        double d = rstd * (g - mean_g - (x[j] - mean) * rstd * mean_gx);
-        dx[j] = (float)(a->accumulate ? dx[j] + d : d);
+        double g = ref_get(dy, j) * ((double)ref_load(a->weight, a->dtype, j) + a->weight_offset);
+        double d = rstd * (g - mean_g - (ref_get(x, j) - mean) * rstd * mean_gx);
+        ref_put(dx, j, a->accumulate ? ref_get(dx, j) + d : d);
     }
 }
 

@@ -12,11 +12,11 @@ ndm_status ndm_ref_rope(const void *args)
         const float *c = a->cos + a->positions[row] * half;
         const float *s = a->sin + a->positions[row] * half;
         for (int64_t head = 0; head < a->heads; head++) {
-            float *x = a->x + row * a->stride + head * a->head_dim;
+            ref_row x = ref_row_of(a->x, a->x_dtype, row * a->stride + head * a->head_dim);
             for (int64_t i = 0; i < half; i++) {
-                double x0 = x[i], x1 = x[i + half], sine = (double)a->sign * s[i];
-                x[i] = (float)(x0 * c[i] - x1 * sine);
-                x[i + half] = (float)(x1 * c[i] + x0 * sine);
+                double x0 = ref_get(x, i), x1 = ref_get(x, i + half), sine = (double)a->sign * s[i];
+                ref_put(x, i, x0 * c[i] - x1 * sine);
+                ref_put(x, i + half, x1 * c[i] + x0 * sine);
             }
         }
     }

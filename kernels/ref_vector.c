@@ -43,7 +43,7 @@ ndm_status ndm_ref_scale(const void *args)
 {
     const ndm_scale_args *a = args;
     for (int64_t i = 0; i < a->n; i++)
-        a->x[i] *= a->factor;
+        ref_store(a->x, a->x_dtype, i, ref_load(a->x, a->x_dtype, i) * a->factor);
     return NDM_OK;
 }
 
@@ -51,7 +51,8 @@ ndm_status ndm_ref_add(const void *args)
 {
     const ndm_add_args *a = args;
     for (int64_t i = 0; i < a->n; i++)
-        a->y[i] += a->factor * a->x[i];
+        ref_store(a->y, a->y_dtype, i,
+                  ref_load(a->y, a->y_dtype, i) + a->factor * ref_load(a->x, a->x_dtype, i));
     return NDM_OK;
 }
 
@@ -62,7 +63,7 @@ ndm_status ndm_ref_colsum(const void *args)
     for (int64_t j = 0; j < a->n; j++) {
         double sum = 0.0;
         for (int64_t i = 0; i < a->m; i++)
-            sum += a->x[i * a->stride + j];
+            sum += ref_load(a->x, a->x_dtype, i * a->stride + j);
         a->out[j] = (float)(a->out[j] + sum);
     }
     return NDM_OK;

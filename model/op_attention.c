@@ -106,8 +106,14 @@ ndm_status ndm_op_qk_forward(const ndm_run *run, const ndm_model_op *op)
     head_ranges(m, ranges);
     for (int i = 0; i < 2; i++)
         NDM_TRY(norm_heads(run, ranges[i], qkv, normed));
-    ndm_copy2d_args values = {qkv + v,   normed + v, s->rows, s->kv_width * (int64_t)sizeof(float),
-                              row_bytes, row_bytes,  NULL,    false};
+    ndm_copy2d_args values = {
+        .src = qkv + v,
+        .dst = normed + v,
+        .m = s->rows,
+        .row_bytes = s->kv_width * (int64_t)sizeof(float),
+        .src_stride_bytes = row_bytes,
+        .dst_stride_bytes = row_bytes,
+    };
     NDM_TRY(ndm_copy2d(m->context->compute, &values));
     return rotate(run, normed, 1.0f);
 }

@@ -95,8 +95,16 @@ static ndm_status chunk_loss(const ndm_run *run, int64_t row, int64_t rows, bool
     ndm_model *m = run->model;
     const ndm_sizes *s = &m->size;
     ndm_stream *stream = m->context->compute;
-    ndm_ce_stats_args stats = {m->logits,      m->targets + row, rows,           s->vocab_rows,
-                               s->vocab_valid, s->vocab_rows,    s->vocab_first, m->stats};
+    ndm_ce_stats_args stats = {
+        .logits = m->logits,
+        .targets = m->targets + row,
+        .n = rows,
+        .width = s->vocab_rows,
+        .valid_width = s->vocab_valid,
+        .stride = s->vocab_rows,
+        .first = s->vocab_first,
+        .stats = m->stats,
+    };
     ndm_ce_apply_args apply = {
         .logits = m->logits,
         .targets = m->targets + row,

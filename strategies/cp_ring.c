@@ -124,7 +124,9 @@ static ndm_status pass_grads(const ring *r, int64_t s)
 
     if (s > 0) {
         NDM_TRY(ndm_stream_wait(r->job->stream, r->state->grads_here));
-        NDM_TRY(ndm_add(r->job->stream, &(ndm_add_args){sum, r->part, 1.0f, r->grads_numel}));
+        NDM_TRY(
+            ndm_add(r->job->stream,
+                    &(ndm_add_args){.y = sum, .x = r->part, .factor = 1.0f, .n = r->grads_numel}));
     }
     return hop(r, sum, r->grads[(s + 1) % 2], r->grads_numel, r->state->grads_here);
 }

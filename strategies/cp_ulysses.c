@@ -213,7 +213,8 @@ static ndm_status unpack_pairs(const ulysses *u, int64_t from)
     float *at = u->recv + from * block + rows * u->width;
 
     for (int64_t i = 1; i < u->sharers; i++) {
-        ndm_add_args args = {at, at + i * block, 1.0f, rows * u->pair_width};
+        ndm_add_args args = {
+            .y = at, .x = at + i * block, .factor = 1.0f, .n = rows * u->pair_width};
         NDM_TRY(ndm_add(u->job->stream, &args));
     }
     NDM_TRY(

@@ -263,7 +263,11 @@ static ndm_status grad_bias(const ndm_linear *l, int64_t rows, const float *dy)
         const piece *p = &pieces[i];
         if (p->b < 0)
             continue;
-        ndm_colsum_args args = {dy + p->column, ndm_unit_grad(l->unit, p->b), rows, p->width, out};
+        ndm_colsum_args args = {.x = dy + p->column,
+                                .out = ndm_unit_grad(l->unit, p->b),
+                                .m = rows,
+                                .n = p->width,
+                                .stride = out};
         NDM_TRY(ndm_colsum(l->unit->context->compute, &args));
     }
     return NDM_OK;

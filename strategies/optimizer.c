@@ -116,8 +116,10 @@ static ndm_status add_squares(ndm_optimizer *o, const ndm_unit *u)
     for (int64_t i = 0; i < u->n_segments; i++) {
         const ndm_segment *s = &u->segments[i];
         if (s->counted)
-            NDM_TRY(ndm_sumsq(
-                stream, &(ndm_sumsq_args){u->grad_slice + s->start, s->count, 1.0, o->sums, NULL}));
+            NDM_TRY(ndm_sumsq(stream, &(ndm_sumsq_args){.x = u->grad_slice + s->start,
+                                                        .n = s->count,
+                                                        .weight = 1.0,
+                                                        .out = o->sums}));
     }
     return NDM_OK;
 }

@@ -82,8 +82,11 @@ ndm_status ndm_unit_reduce_scatter(ndm_unit *unit, float *target, ndm_stream *st
                                   NDM_F32, NDM_SUM, stream);
     NDM_TRY(ndm_pool_take(c, unit->numel * (int64_t)ndm_dtype_bytes(wire), NDM_MEMORY_COMM, stream,
                           &staging));
-    NDM_TRY(ndm_cast(stream, &(ndm_cast_args){unit->grads->memory, staging->memory, NDM_F32, wire,
-                                              unit->numel}));
+    NDM_TRY(ndm_cast(stream, &(ndm_cast_args){.src = unit->grads->memory,
+                                              .dst = staging->memory,
+                                              .src_dtype = NDM_F32,
+                                              .dst_dtype = wire,
+                                              .n = unit->numel}));
     NDM_TRY(ndm_reduce_scatter(unit->shard, staging->memory, target, unit->slice, wire, NDM_F32,
                                NDM_SUM, stream));
     return ndm_pool_give(staging, stream);
@@ -99,11 +102,17 @@ ndm_status ndm_unit_reduce_replicas(ndm_unit *unit, float *target, ndm_stream *s
         return ndm_all_reduce(unit->replicas, target, unit->slice, NDM_F32, NDM_SUM, stream);
     NDM_TRY(ndm_pool_take(unit->context, unit->slice * (int64_t)ndm_dtype_bytes(wire),
                           NDM_MEMORY_COMM, stream, &staging));
-    NDM_TRY(
-        ndm_cast(stream, &(ndm_cast_args){target, staging->memory, NDM_F32, wire, unit->slice}));
+    NDM_TRY(ndm_cast(stream, &(ndm_cast_args){.src = target,
+                                              .dst = staging->memory,
+                                              .src_dtype = NDM_F32,
+                                              .dst_dtype = wire,
+                                              .n = unit->slice}));
     NDM_TRY(ndm_all_reduce(unit->replicas, staging->memory, unit->slice, wire, NDM_SUM, stream));
-    NDM_TRY(
-        ndm_cast(stream, &(ndm_cast_args){staging->memory, target, wire, NDM_F32, unit->slice}));
+    NDM_TRY(ndm_cast(stream, &(ndm_cast_args){.src = staging->memory,
+                                              .dst = target,
+                                              .src_dtype = wire,
+                                              .dst_dtype = NDM_F32,
+                                              .n = unit->slice}));
     return ndm_pool_give(staging, stream);
 }
 
@@ -111,8 +120,10 @@ ndm_status ndm_unit_grad_merge(ndm_unit *unit, ndm_stream *stream)
 {
     if (!unit->part)
         return NDM_OK;
-    NDM_TRY(
-        ndm_add(stream, &(ndm_add_args){unit->grad_slice, unit->part->memory, 1.0f, unit->slice}));
+    NDM_TRY(ndm_add(stream, &(ndm_add_args){.y = unit->grad_slice,
+                                            .x = unit->part->memory,
+                                            .factor = 1.0f,
+                                            .n = unit->slice}));
     NDM_TRY(ndm_pool_give(unit->part, stream));
     unit->part = NULL;
     return NDM_OK;

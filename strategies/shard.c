@@ -82,7 +82,11 @@ static ndm_status gather_masters(ndm_unit *u, ndm_stream *stream)
     if (dtype != NDM_F32) {
         char *own = (char *)ndm_unit_whole(u) +
                     u->index * u->slice * (int64_t)ndm_dtype_bytes(dtype);
-        NDM_TRY(ndm_cast(stream, &(ndm_cast_args){u->master, own, NDM_F32, dtype, u->slice}));
+        NDM_TRY(ndm_cast(stream, &(ndm_cast_args){.src = u->master,
+                                                  .dst = own,
+                                                  .src_dtype = NDM_F32,
+                                                  .dst_dtype = dtype,
+                                                  .n = u->slice}));
         send = own;
     }
     return ndm_all_gather(u->shard, send, ndm_unit_whole(u), u->slice, dtype, stream);

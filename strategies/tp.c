@@ -84,7 +84,9 @@ static ndm_status loss_stats(ndm_context *context, float *stats, float *all, int
 
     NDM_TRY(tp_comm(context, &tp));
     NDM_TRY(ndm_all_gather(tp, stats, all, 4 * rows, NDM_F32, stream));
-    return ndm_ce_merge(stream, &(ndm_ce_merge_args){all, stats, rows, ndm_comm_size(tp)});
+    return ndm_ce_merge(
+        stream,
+        &(ndm_ce_merge_args){.all = all, .stats = stats, .n = rows, .parts = ndm_comm_size(tp)});
 }
 
 /* ---- gradients of parameters that tp ranks share ------------------------------------------ */

@@ -136,7 +136,7 @@ static void add_gradient(ndm_unit *unit, float value)
     for (int64_t i = 0; i < NUMEL; i++)
         host[i] = value;
     must(ndm_unit_grads_begin(unit, stream));
-    ndm_add_args args = {ndm_unit_grad(unit, 0), host, 1.0f, NUMEL};
+    ndm_add_args args = {.y = ndm_unit_grad(unit, 0), .x = host, .factor = 1.0f, .n = NUMEL};
     must(ndm_add(stream, &args));
     must(ndm_unit_reduce_grads(unit, stream));
 }
