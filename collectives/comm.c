@@ -143,7 +143,7 @@ static ndm_status prepare_backends(ndm_comms *comms)
     const ndm_comm_backend *const *list = ndm_comm_backend_list();
     char why[256] = "";
 
-    for (int64_t i = 0; list[i]; i++) {
+    for (int64_t i = 0; i < comms->n_backends; i++) {
         ndm_status status = NDM_OK;
         if (comms->forced && comms->forced != list[i])
             continue;
@@ -175,7 +175,7 @@ static const ndm_comm_backend *next_backend(const ndm_comms *comms, int below)
 {
     const ndm_comm_backend *const *list = ndm_comm_backend_list(), *best = NULL;
 
-    for (int64_t i = 0; list[i]; i++)
+    for (int64_t i = 0; i < comms->n_backends; i++)
         if (comms->backend_ready[i] && list[i]->priority < below &&
             (!best || list[i]->priority > best->priority))
             best = list[i];
@@ -350,6 +350,7 @@ static ndm_status init(ndm_comms *comms, const char *backend)
         !(comms->forced && comms->forced->any_world))
         NDM_FAIL(NDM_ERR_CONFIG, "comm: the mesh has %lld ranks, the world has %lld",
                  (long long)ndm_mesh_world(comms->mesh), (long long)comms->world->size);
+    comms->n_backends = n;
     comms->backend_state = calloc((size_t)n, sizeof *comms->backend_state);
     comms->backend_ready = calloc((size_t)n, sizeof *comms->backend_ready);
     if (!comms->backend_state || !comms->backend_ready)
@@ -392,7 +393,7 @@ void ndm_comms_destroy(ndm_comms *comms)
         comms->made[i]->backend->comm_finish(comms->made[i]);
         free_comm(comms->made[i]);
     }
-    for (int64_t i = 0; comms->backend_ready && list[i]; i++)
+    for (int64_t i = 0; comms->backend_ready && i < comms->n_backends; i++)
         if (comms->backend_ready[i] && list[i]->comms_finish)
             list[i]->comms_finish(comms, comms->backend_state[i]);
     for (link = &comms->world->comms; *link != comms; link = &(*link)->next)

@@ -24,8 +24,9 @@ struct ndm_comms {
     int64_t n_slots;
     ndm_comm **made; /* [n_made], in the order they were made */
     int64_t n_made;
-    void **backend_state; /* [number of backends], of comms_init */
-    bool *backend_ready;  /* [number of backends]: its probe said yes and comms_init is done */
+    int64_t n_backends;   /* in the list when this was made: a module may add to it later */
+    void **backend_state; /* [n_backends], of comms_init */
+    bool *backend_ready;  /* [n_backends]: its probe said yes and comms_init is done */
     uint32_t generation;  /* 1, 2, ... in the world */
     ndm_comms_observer observer;
     void *observer_user;

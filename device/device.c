@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/module.h"
+
 #define NDM_DEVICE(symbol) extern const ndm_device_ops symbol;
 #include "device/devices.def"
 #undef NDM_DEVICE
@@ -16,6 +18,8 @@ static const ndm_device_ops *const devices[] = {
 #include "device/devices.def"
 #undef NDM_DEVICE
     NULL};
+
+enum { DEVICES = sizeof devices / sizeof devices[0] - 1 };
 
 static const int64_t DEFAULT_TIMEOUT_NS = 600ll * 1000 * 1000 * 1000;
 
@@ -35,9 +39,30 @@ struct ndm_allocation {
 static char removed;
 #define REMOVED ((void *)&removed)
 
+/* ---- the registry: worlds of this binary, then the one in a module ------------------------ */
+
+static bool absent_probe(char *why, size_t why_bytes)
+{
+    char reason[256];
+
+    (void)!ndm_module_symbol("cuda", "ndm_cuda_device", reason, sizeof reason);
+    snprintf(why, why_bytes, "cuda: %s", reason);
+    return false;
+}
+
+/* In the list where the module is not, to say why. */
+static const ndm_device_ops cuda_absent = {
+    .name = "cuda", .summary = "GPUs of NVIDIA", .probe = absent_probe};
+
 const ndm_device_ops *const *ndm_device_list(void)
 {
-    return devices;
+    static const ndm_device_ops *list[DEVICES + 2];
+    char why[8];
+    const ndm_device_ops *cuda = ndm_module_symbol("cuda", "ndm_cuda_device", why, sizeof why);
+
+    memcpy(list, devices, sizeof devices);
+    list[DEVICES] = cuda ? cuda : &cuda_absent;
+    return list;
 }
 
 enum { REGISTERED_MAX = 4 };
@@ -56,15 +81,29 @@ ndm_status ndm_device_register(const ndm_device_ops *ops)
     NDM_FAIL(NDM_ERR_USAGE, "device: no room for %s: %d are registered", ops->name, REGISTERED_MAX);
 }
 
+/* The module's world, where it is meant: by its name, or by `auto` on a machine that looks as if it
+ * had a device. */
+static const ndm_device_ops *find_cuda(const char *name, char *why, size_t why_bytes)
+{
+    const ndm_device_ops *cuda = NULL;
+
+    if (strcmp(name, "cuda") == 0)
+        cuda = ndm_module_symbol("cuda", "ndm_cuda_device", why, why_bytes);
+    else if (strcmp(name, "auto") == 0)
+        cuda = ndm_module_offer("cuda", "ndm_cuda_device");
+    return cuda && cuda->probe(why, why_bytes) ? cuda : NULL;
+}
+
 static const ndm_device_ops *find(const char *name, char *why, size_t why_bytes)
 {
-    const ndm_device_ops *best = NULL;
+    const ndm_device_ops *best;
     bool automatic = strcmp(name, "auto") == 0;
 
     for (int i = 0; i < REGISTERED_MAX && registered[i]; i++)
         if (strcmp(name, registered[i]->name) == 0)
             return registered[i];
     snprintf(why, why_bytes, "no such device in this build");
+    best = find_cuda(name, why, why_bytes);
     for (int i = 0; devices[i]; i++) {
         const ndm_device_ops *d = devices[i];
         if (!automatic && strcmp(name, d->name) != 0)

@@ -104,7 +104,9 @@ NDM_MUST_USE ndm_status ndm_device_register(const ndm_device_ops *ops);
 /* Counts memory that was not made by ndm_device_alloc(), such as shared windows; negative bytes
  * give it back. */
 void ndm_device_account(ndm_device *device, ndm_memory_kind kind, int64_t bytes);
-const ndm_device_ops *const *ndm_device_list(void); /* NULL-terminated, from device/devices.def */
+/* NULL-terminated: those of device/devices.def, and the cuda world's, whose module is loaded for
+ * it; where that cannot be, an entry whose probe says why. */
+const ndm_device_ops *const *ndm_device_list(void);
 
 NDM_MUST_USE ndm_status ndm_stream_launch(ndm_stream *stream, const ndm_launch *launch);
 

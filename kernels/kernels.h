@@ -332,7 +332,7 @@ typedef struct ndm_kernel_table {
 } ndm_kernel_table;
 
 const ndm_kernel_table *const *
-ndm_kernel_table_list(void); /* NULL-terminated, from kernels/kernels.def */
+ndm_kernel_table_list(void); /* NULL-terminated: those of kernels/kernels.def, then a module's */
 const char *ndm_op_name(ndm_op op);
 
 /* Chooses tables for the device: for each op the best table that has it and whose probe says yes.

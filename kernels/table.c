@@ -4,9 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/module.h"
 #include "kernels/table.h"
 
-static const ndm_kernel_table *const tables[] = {
+static const ndm_kernel_table *const built_in[] = {
 #define NDM_KERNEL_TABLE(identifier) &ndm_kernels_##identifier,
 #include "kernels/kernels.def"
 #undef NDM_KERNEL_TABLE
@@ -20,7 +21,8 @@ static const char *const op_names[NDM_OP_COUNT] = {
 };
 
 enum { TABLES_MAX = 64 };
-_Static_assert(sizeof tables / sizeof tables[0] <= TABLES_MAX, "an order of tables fits");
+enum { BUILT_IN = sizeof built_in / sizeof built_in[0] - 1 };
+_Static_assert(BUILT_IN + 2 <= TABLES_MAX, "an order of tables fits");
 
 /* Tables in order of preference; the first that has an op gives its body. */
 typedef struct table_order {
@@ -30,7 +32,11 @@ typedef struct table_order {
 
 const ndm_kernel_table *const *ndm_kernel_table_list(void)
 {
-    return tables;
+    static const ndm_kernel_table *list[BUILT_IN + 2];
+
+    memcpy(list, built_in, sizeof built_in);
+    list[BUILT_IN] = ndm_module_offer("cuda", "ndm_cuda_kernels");
+    return list;
 }
 
 const char *ndm_op_name(ndm_op op)
@@ -64,6 +70,7 @@ static void order_add(table_order *order, const ndm_kernel_table *table)
 /* Appends what the machine can run, the highest priority first. */
 static void order_add_auto(table_order *order, const ndm_device *device)
 {
+    const ndm_kernel_table *const *tables = ndm_kernel_table_list();
     const ndm_kernel_table *found[TABLES_MAX];
     char why[256];
     int count = 0;
@@ -82,6 +89,7 @@ static void order_add_auto(table_order *order, const ndm_device *device)
 
 static void list_names(const ndm_device *device, char *text, size_t text_bytes)
 {
+    const ndm_kernel_table *const *tables = ndm_kernel_table_list();
     size_t used = 0;
     text[0] = '\0';
     for (int i = 0; tables[i] && used < text_bytes; i++)
@@ -91,6 +99,7 @@ static void list_names(const ndm_device *device, char *text, size_t text_bytes)
 
 static ndm_status order_add_name(table_order *order, const ndm_device *device, const char *name)
 {
+    const ndm_kernel_table *const *tables = ndm_kernel_table_list();
     char why[256];
 
     if (strcmp(name, "auto") == 0) {

@@ -16,7 +16,7 @@ import tempfile
 FOLDERS = ["core", "device", "mesh", "collectives", "kernels", "strategies", "model", "train", "cli",
            "tests", "benchmarks"]
 PART = re.compile(r"Include (\S+?),? not this", re.IGNORECASE)  # a header's own words
-NEEDS_SDK = {"interop_cuda.h": "cuda_runtime_api.h"}
+NEEDS_SDK = {"interop_cuda.h": "cuda_runtime_api.h", "cuda.h": "cuda_runtime_api.h"}
 STRICT = ["-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Wno-sign-conversion", "-Werror"]
 FLAGS = {
     "c11": ["-x", "c", "-std=c11", "-pedantic-errors", "-Wstrict-prototypes"] + STRICT,
