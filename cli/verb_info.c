@@ -8,7 +8,9 @@
 #include <mpi.h>
 
 #include "cli/cli.h"
+#include "cli/info_speed.h"
 #include "collectives/comm.h"
+#include "core/log.h"
 #include "device/device.h"
 #include "kernels/kernels.h"
 #include "mesh/machine.h"
@@ -143,6 +145,29 @@ static void tell_collectives(report *r, ndm_world *world)
     ndm_device_destroy(device);
 }
 
+/* A library that does not know the processor may fall back to kernels many times slower. */
+static void tell_speed(report *r)
+{
+    char text[160];
+    ndm_speed s;
+    if (ndm_speed_measure(&s) != NDM_OK) {
+        tell(r, "gemm", ndm_error_message());
+        return;
+    }
+    snprintf(
+        text, sizeof text,
+        "%s: %.0f GFLOP/s of the %.0f that %d thread(s) reach in registers, %lld x %lld x %lld",
+        s.table, s.gflops, s.peak, s.threads, (long long)s.size, (long long)s.size,
+        (long long)s.size);
+    tell(r, "gemm", text);
+    if (s.gflops < s.peak / 2)
+        ndm_log(NDM_LOG_WARNING, "info",
+                "the matrix product of %s reaches %.0f GFLOP/s, less than half of the %.0f that "
+                "this processor can do: the machine is busy, or the library does not know it "
+                "(--kernels)",
+                s.table, s.gflops, s.peak);
+}
+
 static void tell_world(report *r, ndm_world *world)
 {
     char text[32];
@@ -156,6 +181,7 @@ static void tell_all(report *r, ndm_world *world)
     tell(r, "compiler", NDM_COMPILER);
     tell_mpi(r);
     tell_machine(r);
+    tell_speed(r);
     tell_world(r, world);
     tell_devices(r);
     tell_kernels(r);
