@@ -56,11 +56,13 @@ typedef struct ndm_option {
     bool below_max;  /* max itself is out */
     bool commas;     /* LIST: also split at commas */
     bool required;
-    const char *list_key; /* LIST: key of the string where a YAML list holds mappings */
-    const char *unit;     /* "seconds", "tokens"; NULL = none */
-    const char *value;    /* placeholder in help: "FILE"; NULL = by type */
-    const char *help;     /* one line, no full stop */
-    const char *group;    /* heading; options of a group are neighbours; NULL = "Options" */
+    const char *list_key;    /* LIST: key of the string where a YAML list holds mappings */
+    const char *list_suffix; /* and of a value that is added to that string behind a colon; NULL =
+                                none */
+    const char *unit;        /* "seconds", "tokens"; NULL = none */
+    const char *value;       /* placeholder in help: "FILE"; NULL = by type */
+    const char *help;        /* one line, no full stop */
+    const char *group;       /* heading; options of a group are neighbours; NULL = "Options" */
     const char *(*check)(const char *text); /* NULL, or says what is allowed where text is not
                                                (STRING, INT, LIST item) */
 } ndm_option;

@@ -237,31 +237,69 @@ static const ndm_option_rule *item_rule(const reader *r, const ndm_option *o, co
     return rule;
 }
 
-/* An item that is a mapping: its list_key is the text, its other keys fall under rules. */
+static ndm_status check_repeats(const reader *r, const yaml_node_t *mapping)
+{
+    const yaml_node_pair_t *start = mapping->data.mapping.pairs.start;
+    const yaml_node_pair_t *top = mapping->data.mapping.pairs.top;
+    if (top - start > PAIRS_LIMIT)
+        NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: a mapping of %td keys; at most %d are read", r->file,
+                 ndm_yaml_line(mapping), top - start, (int)PAIRS_LIMIT);
+    for (const yaml_node_pair_t *p = start; p < top; p++) {
+        const yaml_node_t *key = yaml_document_get_node(r->document, p->key);
+        const char *text = ndm_yaml_text(key);
+        for (const yaml_node_pair_t *q = start; q < p && text; q++) {
+            const yaml_node_t *other = yaml_document_get_node(r->document, q->key);
+            const char *earlier = ndm_yaml_text(other);
+            if (earlier && ndm_text_name_equal(earlier, text))
+                NDM_FAIL(NDM_ERR_CONFIG, "%s:%d: key '%.100s' is already given at line %d", r->file,
+                         ndm_yaml_line(key), text, ndm_yaml_line(other));
+        }
+    }
+    return NDM_OK;
+}
+
+/* An item's texts: of its list_key, and of its list_suffix. NULL = not given. */
+typedef struct item_texts {
+    const char *text, *suffix;
+} item_texts;
+
+static ndm_status take_member(reader *r, const ndm_option *o, const entry *member, item_texts *item)
+{
+    const ndm_option_rule *rule = item_rule(r, o, member);
+    const char *text = ndm_yaml_text(member->value);
+
+    if (text && ndm_text_name_equal(member->key, o->list_key))
+        item->text = text;
+    else if (text && o->list_suffix && ndm_text_name_equal(member->key, o->list_suffix))
+        item->suffix = ndm_yaml_is_null(member->value) ? NULL : text;
+    else
+        return rule ? apply_rule(r, member, rule) : unknown_key(r, member);
+    return NDM_OK;
+}
+
+/* An item that is a mapping: its list_key is the text, and its other keys fall under rules. */
 static ndm_status parse_mapping_item(reader *r, const ndm_option *o, const entry *e,
                                      const yaml_node_t *item, const char *shown,
                                      ndm_option_data *data)
 {
-    bool found = false;
+    item_texts texts = {NULL, NULL};
+    NDM_TRY(check_repeats(r, item));
     for (const yaml_node_pair_t *p = item->data.mapping.pairs.start;
          p < item->data.mapping.pairs.top; p++) {
         entry member;
         NDM_TRY(make_entry(r, e->path, p, &member));
-        const ndm_option_rule *rule = item_rule(r, o, &member);
-        const char *text = ndm_yaml_text(member.value);
-        if (ndm_text_name_equal(member.key, o->list_key) && text && !found) {
-            NDM_TRY(ndm_option_parse_item(o, shown, text, false, data));
-            found = true;
-        } else if (rule) {
-            NDM_TRY(apply_rule(r, &member, rule));
-        } else {
-            return unknown_key(r, &member);
-        }
+        NDM_TRY(take_member(r, o, &member, &texts));
     }
-    if (!found)
+    if (!texts.text)
         NDM_FAIL(NDM_ERR_USAGE, "%s: an item has no key '%s' (line %d)", shown, o->list_key,
                  ndm_yaml_line(item));
-    return NDM_OK;
+    char *text = ndm_text_printf("%s%s%s", texts.text, texts.suffix ? ":" : "",
+                                 texts.suffix ? texts.suffix : "");
+    if (!text)
+        NDM_FAIL(NDM_ERR_MEMORY, "%s: out of memory", shown);
+    ndm_status status = ndm_option_parse_item(o, shown, text, false, data);
+    free(text);
+    return status;
 }
 
 static ndm_status parse_sequence(reader *r, const ndm_option *o, const entry *e, const char *shown,
@@ -310,27 +348,6 @@ static ndm_status set_option(reader *r, const entry *e, int index, const char *m
         return ndm_option_store(r->options, index, &source, &data);
     ndm_option_data_finish(&data);
     return status;
-}
-
-static ndm_status check_repeats(const reader *r, const yaml_node_t *mapping)
-{
-    const yaml_node_pair_t *start = mapping->data.mapping.pairs.start;
-    const yaml_node_pair_t *top = mapping->data.mapping.pairs.top;
-    if (top - start > PAIRS_LIMIT)
-        NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: a mapping of %td keys; at most %d are read", r->file,
-                 ndm_yaml_line(mapping), top - start, (int)PAIRS_LIMIT);
-    for (const yaml_node_pair_t *p = start; p < top; p++) {
-        const yaml_node_t *key = yaml_document_get_node(r->document, p->key);
-        const char *text = ndm_yaml_text(key);
-        for (const yaml_node_pair_t *q = start; q < p && text; q++) {
-            const yaml_node_t *other = yaml_document_get_node(r->document, q->key);
-            const char *earlier = ndm_yaml_text(other);
-            if (earlier && ndm_text_name_equal(earlier, text))
-                NDM_FAIL(NDM_ERR_CONFIG, "%s:%d: key '%.100s' is already given at line %d", r->file,
-                         ndm_yaml_line(key), text, ndm_yaml_line(other));
-        }
-    }
-    return NDM_OK;
 }
 
 /* Recursion ends where the table's dotted keys end. */

@@ -1,92 +1,148 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Training data: samples from a stream of tokens, its labels and its documents. */
+/* Training data: streams of tokens, mixed by weight, and which sample a number stands for. */
 #include "train/data.h"
 
+#include <ctype.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/log.h"
 #include "core/rng.h"
-#include "train/data_file.h"
+#include "core/text.h"
+#include "train/data_mix.h"
+#include "train/data_stream.h"
 
 struct ndm_data {
-    ndm_token_file *files; /* [file_count] */
-    int64_t *starts;       /* [file_count + 1]: first token of each file in the stream */
-    int64_t file_count;
-    ndm_mapped labels, documents; /* bytes NULL if there are none */
-    int64_t document_count;
-    int64_t tokens, samples, seq_len, vocab;
-    bool shuffle, wrapped;
+    ndm_token_stream *streams; /* [stream_count]; several only where they are mixed by weight */
+    bool *wrapped;             /* [stream_count] */
+    int64_t stream_count;
+    ndm_mix mix; /* if stream_count > 1 */
+    bool shuffle;
     uint64_t seed;
 };
 
-static int64_t document_at(const ndm_data *d, int64_t i)
-{
-    int64_t start;
+/* ---- what is asked for -------------------------------------------------------------------- */
 
-    memcpy(&start, d->documents.bytes + i * (int64_t)sizeof start, sizeof start);
-    return start;
+/* Paths, and weights where they have some. */
+typedef struct source_list {
+    char **paths;    /* [count] */
+    double *weights; /* [count], 0 = none */
+    int64_t count;
+} source_list;
+
+static void finish_list(source_list *l)
+{
+    for (int64_t i = 0; i < l->count; i++)
+        free(l->paths[i]);
+    free(l->paths);
+    free(l->weights);
 }
 
-static ndm_status open_files(ndm_data *d, const ndm_data_options *o)
+/* "a.bin:0.7" is weight 0.7 of length 5; 0 where text does not end in a weight. */
+static double weight_of(const char *text, size_t bytes, size_t *path_bytes)
 {
-    d->files = calloc((size_t)o->file_count, sizeof *d->files);
-    d->starts = calloc((size_t)o->file_count + 1, sizeof *d->starts);
-    if (d->files == NULL || d->starts == NULL)
-        NDM_FAIL(NDM_ERR_MEMORY, "no memory for %" PRId64 " data files", o->file_count);
-    for (int64_t i = 0; i < o->file_count; i++) {
-        d->file_count = i + 1;
-        NDM_TRY(ndm_token_file_open(o->files[i], o->vocab, o->shuffle, &d->files[i]));
-        ndm_log(NDM_LOG_INFO, "data", "%s: %" PRId64 " tokens (%s)", o->files[i], d->files[i].count,
-                d->files[i].format);
-        d->starts[i + 1] = d->starts[i] + d->files[i].count;
+    const char *colon = memrchr(text, ':', bytes);
+    char *end;
+    double weight;
+
+    *path_bytes = bytes;
+    if (!colon || colon == text || colon + 1 == text + bytes || strchr(" +-", colon[1]))
+        return 0.0;
+    weight = strtod(colon + 1, &end);
+    if (end != text + bytes || isalpha((unsigned char)colon[1]))
+        return 0.0;
+    *path_bytes = (size_t)(colon - text);
+    return weight > 0.0 && isfinite(weight) ? weight : -1.0;
+}
+
+static ndm_status add_source(source_list *l, const char *text, size_t bytes)
+{
+    char **paths = realloc(l->paths, (size_t)(l->count + 1) * sizeof *paths);
+    double *weights = realloc(l->weights, (size_t)(l->count + 1) * sizeof *weights);
+    size_t n;
+
+    l->paths = paths ? paths : l->paths;
+    l->weights = weights ? weights : l->weights;
+    if (!paths || !weights)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for %" PRId64 " data files", l->count + 1);
+    weights[l->count] = weight_of(text, bytes, &n);
+    if (weights[l->count] < 0.0)
+        NDM_FAIL(NDM_ERR_USAGE, "data '%.*s': a weight is a number above 0", (int)bytes, text);
+    paths[l->count] = ndm_text_printf("%.*s", (int)n, text);
+    if (!paths[l->count])
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for %" PRId64 " data files", l->count + 1);
+    l->count++;
+    return NDM_OK;
+}
+
+/* One text of the option: a path, which may have commas, or several with weights: "a:0.7,b:0.3". */
+static ndm_status add_sources(source_list *l, const char *text)
+{
+    size_t path;
+
+    for (const char *comma; (comma = strchr(text, ',')) != NULL; text = comma + 1) {
+        if (weight_of(text, (size_t)(comma - text), &path) == 0.0)
+            break;
+        NDM_TRY(add_source(l, text, (size_t)(comma - text)));
     }
-    d->tokens = d->starts[o->file_count];
+    return add_source(l, text, strlen(text));
+}
+
+static ndm_status check_weights(const source_list *l, const ndm_data_options *o)
+{
+    int64_t weighted = 0;
+
+    for (int64_t i = 0; i < l->count; i++)
+        weighted += l->weights[i] > 0.0;
+    if (weighted == 0)
+        return NDM_OK;
+    if (weighted != l->count)
+        NDM_FAIL(NDM_ERR_USAGE,
+                 "%" PRId64 " of %" PRId64 " data files have a weight: all have one, or none",
+                 weighted, l->count);
+    if (o->no_weights)
+        NDM_FAIL(NDM_ERR_USAGE,
+                 "data '%s' has a weight: evaluation takes every sample once, so weights mean "
+                 "nothing there",
+                 l->paths[0]);
+    if (l->count > 1 && (o->labels || o->documents))
+        NDM_FAIL(
+            NDM_ERR_USAGE,
+            "data with weights is several streams, and %s is for one: put it beside the tokens "
+            "of each, in a folder (docs/data.md)",
+            o->labels ? o->labels : o->documents);
     return NDM_OK;
 }
 
-static ndm_status open_labels(ndm_data *d, const char *path)
+/* ---- opening ------------------------------------------------------------------------------ */
+
+static ndm_status open_streams(ndm_data *d, const ndm_data_options *o, const source_list *l)
 {
-    NDM_TRY(ndm_mapped_open(path, d->shuffle, &d->labels));
-    if (d->labels.size % 4 != 0 || d->labels.size / 4 != d->tokens)
-        NDM_FAIL(NDM_ERR_FORMAT,
-                 "%s: %" PRId64 " bytes are not one int32 for each of the %" PRId64 " tokens", path,
-                 d->labels.size, d->tokens);
-    return NDM_OK;
-}
+    bool mixed = l->count > 1 && l->weights[0] > 0.0;
+    int64_t streams = mixed ? l->count : 1;
 
-static ndm_status check_documents(const ndm_data *d)
-{
-    int64_t before = -1;
+    d->streams = calloc((size_t)streams, sizeof *d->streams);
+    d->wrapped = calloc((size_t)streams, sizeof *d->wrapped);
+    if (!d->streams || !d->wrapped)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for %" PRId64 " streams of data", streams);
+    for (int64_t i = 0; i < streams; i++) {
+        const ndm_token_stream_options so = {.paths = (const char *const *)l->paths + i,
+                                             .path_count = mixed ? 1 : l->count,
+                                             .labels = o->labels,
+                                             .documents = o->documents,
+                                             .seq_len = o->seq_len,
+                                             .vocab = o->vocab,
+                                             .random = o->shuffle};
 
-    for (int64_t i = 0; i < d->document_count; i++) {
-        int64_t start = document_at(d, i);
-
-        if (i == 0 && start != 0)
-            NDM_FAIL(NDM_ERR_FORMAT, "%s: the first document starts at token %" PRId64 ", not 0",
-                     d->documents.path, start);
-        if (start <= before || start >= d->tokens)
-            NDM_FAIL(NDM_ERR_FORMAT,
-                     "%s: document %" PRId64 " starts at token %" PRId64
-                     ", which is not within %" PRId64 " to %" PRId64,
-                     d->documents.path, i, start, before + 1, d->tokens - 1);
-        before = start;
+        NDM_TRY(ndm_token_stream_open(&so, &d->streams[i]));
+        d->stream_count = i + 1;
     }
-    return NDM_OK;
+    return mixed ? ndm_mix_init(l->weights, l->count, &d->mix) : NDM_OK;
 }
 
-static ndm_status open_documents(ndm_data *d, const char *path)
-{
-    NDM_TRY(ndm_mapped_open(path, false, &d->documents));
-    if (d->documents.size % 8 != 0)
-        NDM_FAIL(NDM_ERR_FORMAT, "%s: %" PRId64 " bytes are no whole number of int64 offsets", path,
-                 d->documents.size);
-    d->document_count = d->documents.size / 8;
-    return check_documents(d);
-}
-
-static ndm_status open_all(ndm_data *d, const ndm_data_options *o)
+static ndm_status open_all(ndm_data *d, const ndm_data_options *o, source_list *l)
 {
     if (o->file_count < 1)
         NDM_FAIL(NDM_ERR_USAGE, "no data file is given");
@@ -94,27 +150,23 @@ static ndm_status open_all(ndm_data *d, const ndm_data_options *o)
         NDM_FAIL(NDM_ERR_CONFIG,
                  "seq_len %" PRId64 " and vocabulary %" PRId64 " must be at least 1", o->seq_len,
                  o->vocab);
-    d->seq_len = o->seq_len, d->vocab = o->vocab;
     d->shuffle = o->shuffle, d->seed = o->seed;
-    NDM_TRY(open_files(d, o));
-    d->samples = (d->tokens - 1) / d->seq_len;
-    if (d->samples < 1)
-        NDM_FAIL(NDM_ERR_CONFIG,
-                 "%s: %" PRId64 " tokens are too few for one sample of seq_len %" PRId64 " + 1",
-                 o->files[0], d->tokens, d->seq_len);
-    if (o->labels != NULL)
-        NDM_TRY(open_labels(d, o->labels));
-    return o->documents != NULL ? open_documents(d, o->documents) : NDM_OK;
+    for (int64_t i = 0; i < o->file_count; i++)
+        NDM_TRY(add_sources(l, o->files[i]));
+    NDM_TRY(check_weights(l, o));
+    return open_streams(d, o, l);
 }
 
 ndm_status ndm_data_open(const ndm_data_options *options, ndm_data **data)
 {
     ndm_data *d = calloc(1, sizeof *d);
+    source_list list = {0};
     ndm_status status;
 
     if (d == NULL)
         NDM_FAIL(NDM_ERR_MEMORY, "no memory to open data");
-    status = open_all(d, options);
+    status = open_all(d, options, &list);
+    finish_list(&list);
     if (status != NDM_OK) {
         ndm_data_close(d);
         return status;
@@ -127,23 +179,30 @@ void ndm_data_close(ndm_data *d)
 {
     if (d == NULL)
         return;
-    for (int64_t i = 0; i < d->file_count; i++)
-        ndm_mapped_close(&d->files[i].map);
-    ndm_mapped_close(&d->labels);
-    ndm_mapped_close(&d->documents);
-    free(d->files);
-    free(d->starts);
+    for (int64_t i = 0; i < d->stream_count; i++)
+        ndm_token_stream_close(&d->streams[i]);
+    ndm_mix_finish(&d->mix);
+    free(d->streams);
+    free(d->wrapped);
     free(d);
 }
 
 int64_t ndm_data_tokens(const ndm_data *d)
 {
-    return d->tokens;
+    int64_t sum = 0;
+
+    for (int64_t i = 0; i < d->stream_count; i++)
+        sum += d->streams[i].tokens;
+    return sum;
 }
 
 int64_t ndm_data_samples(const ndm_data *d)
 {
-    return d->samples;
+    int64_t sum = 0;
+
+    for (int64_t i = 0; i < d->stream_count; i++)
+        sum += d->streams[i].samples;
+    return sum;
 }
 
 int64_t ndm_data_global_batch(const ndm_data_split *s)
@@ -158,135 +217,53 @@ int64_t ndm_data_index(const ndm_data_split *s, int64_t used, int64_t micro, int
 
 /* ---- one sample --------------------------------------------------------------------------- */
 
-/* Last i of ascending starts(0..n-1) with starts(i) <= token; starts(0) is 0. */
-static int64_t file_of(const ndm_data *d, int64_t token)
+static void tell_epoch(ndm_data *d, int64_t stream, int64_t epoch)
 {
-    int64_t low = 0, high = d->file_count;
-
-    while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2;
-
-        if (d->starts[middle] <= token)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
+    if (d->wrapped[stream])
+        return;
+    d->wrapped[stream] = true;
+    ndm_log(NDM_LOG_INFO, "data", "%s: all %" PRId64 " samples are used; epoch %" PRId64 " begins",
+            d->streams[stream].parts[0].file.map.path, d->streams[stream].samples, epoch + 1);
 }
 
-static int64_t document_of(const ndm_data *d, int64_t token)
+/* Stream and first token of the sample that number `index` stands for. Each stream has epochs of
+ * its own, each in an order of its own. */
+static const ndm_token_stream *locate(const ndm_data *d, int64_t index, int64_t *start,
+                                      int64_t *epoch)
 {
-    int64_t low = 0, high = d->document_count;
+    int64_t k = 0, local = index;
 
-    while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2;
-
-        if (document_at(d, middle) <= token)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* Copies tokens [start, start + n) of the stream, over the boundaries of files. */
-static ndm_status copy_tokens(const ndm_data *d, int64_t start, int64_t n, int32_t *out)
-{
-    int64_t f = file_of(d, start);
-
-    for (int64_t i = 0; i < n; i++) {
-        int64_t id;
-
-        while (start + i >= d->starts[f + 1])
-            f++;
-        id = ndm_token_at(&d->files[f], start + i - d->starts[f]);
-        if (id >= d->vocab)
-            NDM_FAIL(
-                NDM_ERR_FORMAT,
-                "%s: token %" PRId64 " has id %" PRId64 ", but the vocabulary has %" PRId64 " (%s)",
-                d->files[f].map.path, start + i - d->starts[f], id, d->vocab, d->files[f].format);
-        out[i] = (int32_t)id;
-    }
-    return NDM_OK;
-}
-
-/* Targets from the labels file: labels of tokens [start, start + n). */
-static ndm_status copy_labels(const ndm_data *d, int64_t start, int64_t n, int32_t *out)
-{
-    memcpy(out, d->labels.bytes + start * 4, (size_t)n * sizeof *out);
-    for (int64_t i = 0; i < n; i++) {
-        if (out[i] != NDM_IGNORE && (out[i] < 0 || out[i] >= d->vocab))
-            NDM_FAIL(NDM_ERR_FORMAT,
-                     "%s: label %" PRId64 " is %" PRId32 ", neither %d nor an id below %" PRId64,
-                     d->labels.path, start + i, out[i], NDM_IGNORE, d->vocab);
-    }
-    return NDM_OK;
-}
-
-static ndm_status copy_targets(const ndm_data *d, int64_t start, const int32_t *inputs,
-                               int32_t *targets)
-{
-    int64_t n = d->seq_len;
-
-    if (d->labels.bytes != NULL)
-        return copy_labels(d, start + 1, n, targets);
-    memcpy(targets, inputs + 1, (size_t)(n - 1) * sizeof *targets);
-    return copy_tokens(d, start + n, 1, targets + n - 1);
-}
-
-static void place_in_sample(const ndm_data *d, int32_t *positions, int32_t *first)
-{
-    for (int64_t i = 0; i < d->seq_len; i++) {
-        positions[i] = (int32_t)i;
-        first[i] = 0;
-    }
-}
-
-/* Positions restart where a document does, nothing before it is seen, and nothing predicts its
- * first token. */
-static void place_in_documents(const ndm_data *d, int64_t start, int32_t *targets,
-                               int32_t *positions, int32_t *first)
-{
-    int64_t next = document_of(d, start) + 1, begin = 0;
-
-    for (int64_t i = 0; i < d->seq_len; i++) {
-        if (next < d->document_count && document_at(d, next) == start + i)
-            begin = i, next++;
-        positions[i] = (int32_t)(i - begin);
-        first[i] = (int32_t)begin;
-        if (next < d->document_count && document_at(d, next) == start + i + 1)
-            targets[i] = NDM_IGNORE;
-    }
-}
-
-/* Sample of the stream that number `index` stands for. */
-static int64_t locate(ndm_data *d, int64_t index)
-{
-    int64_t epoch = index / d->samples, i = index % d->samples;
-
-    if (epoch > 0 && !d->wrapped)
-        ndm_log(NDM_LOG_INFO, "data", "all %" PRId64 " samples are used; epoch %" PRId64 " begins",
-                d->samples, epoch + 1);
-    d->wrapped |= epoch > 0;
-    if (!d->shuffle)
-        return i;
-    return (int64_t)ndm_rng_permute(d->seed, ndm_rng_stream("data") + (uint64_t)epoch, (uint64_t)i,
-                                    (uint64_t)d->samples);
+    if (d->stream_count > 1)
+        k = ndm_mix_locate(&d->mix, index, &local);
+    const ndm_token_stream *s = &d->streams[k];
+    int64_t i = local % s->samples;
+    *epoch = local / s->samples;
+    if (d->shuffle)
+        i = (int64_t)ndm_rng_permute(
+            d->seed, ndm_rng_stream("data") + ((uint64_t)k << 40) + (uint64_t)*epoch, (uint64_t)i,
+            (uint64_t)s->samples);
+    *start = i * s->seq_len;
+    return s;
 }
 
 ndm_status ndm_data_sample(ndm_data *d, int64_t index, int32_t *inputs, int32_t *targets,
                            int32_t *positions, int32_t *first)
 {
-    int64_t start;
+    const ndm_token_stream *s;
+    int64_t start, epoch;
 
     if (index < 0)
         NDM_FAIL(NDM_ERR_USAGE, "there is no sample %" PRId64, index);
-    start = locate(d, index) * d->seq_len;
-    NDM_TRY(copy_tokens(d, start, d->seq_len, inputs));
-    NDM_TRY(copy_targets(d, start, inputs, targets));
-    if (d->documents.bytes != NULL)
-        place_in_documents(d, start, targets, positions, first);
-    else
-        place_in_sample(d, positions, first);
-    return NDM_OK;
+    s = locate(d, index, &start, &epoch);
+    if (epoch > 0)
+        tell_epoch(d, s - d->streams, epoch);
+    return ndm_token_stream_sample(s, start, inputs, targets, positions, first);
+}
+
+void ndm_data_advise(const ndm_data *d, int64_t index)
+{
+    int64_t start, epoch;
+    const ndm_token_stream *s = locate(d, index, &start, &epoch);
+
+    ndm_token_stream_advise(s, start);
 }

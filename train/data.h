@@ -2,8 +2,10 @@
 /* Training data: token files, labels and documents as samples of a fixed length.
  *
  * The files are one stream of tokens. Sample i of an epoch is tokens [i*S, i*S + S] : S inputs and,
- * shifted, S targets. Which sample a rank takes depends on the sample's number alone
- * (ndm_data_index), so every split of a step over ranks and micro-batches sees the same samples. */
+ * shifted, S targets. With weights each file is a stream of its own, with its own epochs, and the
+ * samples of all are mixed (data_mix.h). Which sample a rank takes depends on the sample's number
+ * alone (ndm_data_index), so every split of a step over ranks and micro-batches sees the same
+ * samples. */
 #ifndef NDM_TRAIN_DATA_H
 #define NDM_TRAIN_DATA_H
 
@@ -16,14 +18,18 @@
 
 typedef struct ndm_data_options {
     const char *const *files; /* [file_count]: text (a token is a byte) or token files, told apart
-                                 by name and content */
+                                 by name and content, or folders with tokens.bin and perhaps
+                                 labels.bin and documents.bin. "FILE:0.7", "A:0.7,B:0.3": weights,
+                                 for all or none */
     int64_t file_count;
     const char *labels; /* int32, one a token, not shifted, NDM_IGNORE = ignored; NULL: the tokens
-                           themselves */
+                           themselves, or what the folder has */
     const char *documents; /* int64 offsets of tokens that start a document, ascending, the first 0;
-                              NULL: one document */
+                              NULL: what the folder or a Megatron index says, else one document
+                            */
     int64_t seq_len;       /* S */
     int64_t vocab;         /* ids are below it */
+    bool no_weights;       /* refuse them */
     bool shuffle;          /* each epoch in an order of its own, drawn from seed */
     uint64_t seed;
 } ndm_data_options;
@@ -46,6 +52,9 @@ int64_t ndm_data_samples(
  * file, offset, value and vocabulary. */
 NDM_MUST_USE ndm_status ndm_data_sample(ndm_data *data, int64_t index, int32_t *inputs,
                                         int32_t *targets, int32_t *positions, int32_t *first);
+
+/* Sample `index` will be read soon: lets the system fetch it meanwhile. */
+void ndm_data_advise(const ndm_data *data, int64_t index);
 
 /* How a step is split. */
 typedef struct ndm_data_split {

@@ -56,6 +56,13 @@ void ndm_mapped_close(ndm_mapped *file)
     *file = (ndm_mapped){0};
 }
 
+void ndm_mapped_advise(const unsigned char *bytes, int64_t n)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)bytes / page * page;
+
+    madvise((void *)at, (size_t)((uintptr_t)bytes + (uintptr_t)n - at), MADV_WILLNEED);
+}
+
 static uint32_t word(const unsigned char *p)
 {
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
@@ -146,14 +153,24 @@ static bool looks_like_uint32(const ndm_token_file *f, int64_t vocab)
     return any;
 }
 
+static bool ends_in(const char *path, const char *end)
+{
+    size_t n = strlen(path), m = strlen(end);
+
+    return n >= m && strcmp(path + n - m, end) == 0;
+}
+
 static ndm_status find_format(ndm_token_file *f, int64_t vocab)
 {
-    size_t n = strlen(f->map.path);
     int width;
 
+    if (ends_in(f->map.path, ".uint16.bin"))
+        return set_tokens(f, "uint16", 0, 2);
+    if (ends_in(f->map.path, ".uint32.bin"))
+        return set_tokens(f, "uint32", 0, 4);
     if (is_llmc(f))
         return open_llmc(f);
-    if (n < 4 || strcmp(f->map.path + n - 4, ".bin") != 0)
+    if (!ends_in(f->map.path, ".bin"))
         return set_tokens(f, "text", 0, 1);
     NDM_TRY(megatron_width(f->map.path, &width));
     if (width > 0)

@@ -19,6 +19,9 @@ typedef struct ndm_mapped {
 NDM_MUST_USE ndm_status ndm_mapped_open(const char *path, bool random, ndm_mapped *file);
 void ndm_mapped_close(ndm_mapped *file);
 
+/* These mapped bytes will be read soon. */
+void ndm_mapped_advise(const unsigned char *bytes, int64_t n);
+
 typedef struct ndm_token_file {
     ndm_mapped map;
     const unsigned char *tokens; /* first token */
@@ -27,7 +30,8 @@ typedef struct ndm_token_file {
     const char *format; /* "text", "uint16", "uint32", "llm.c", "megatron" */
 } ndm_token_file;
 
-/* text: any file that is nothing else. *.bin: uint16, or uint32 where its content can only be that.
+/* text: any file that is nothing else. *.uint16.bin, *.uint32.bin: as they say. *.bin: uint16, or
+ * uint32 where its content can only be that.
  * llm.c: known by its header. Megatron: X.bin beside X.idx, which says the type. */
 NDM_MUST_USE ndm_status ndm_token_file_open(const char *path, int64_t vocab, bool random,
                                             ndm_token_file *file);

@@ -61,15 +61,17 @@ ndm_batch ndm_training_batch(const ndm_training *r)
                        r->buffer + 3 * n};
 }
 
+/* The step after this one is asked for as well, so that the disk works while the model does. */
 ndm_status ndm_training_read_samples(ndm_training *r)
 {
     int64_t S = ndm_model_get_options(r->model)->seq_len, n = r->sequences * S;
 
     for (int64_t i = 0; i < r->sequences; i++) {
         int64_t micro = i / r->split.micro_batch, row = i % r->split.micro_batch;
+        int64_t index = ndm_data_index(&r->split, r->samples, micro, row);
         int32_t *at = r->buffer + i * S;
-        NDM_TRY(ndm_data_sample(r->data, ndm_data_index(&r->split, r->samples, micro, row), at,
-                                at + n, at + 2 * n, at + 3 * n));
+        NDM_TRY(ndm_data_sample(r->data, index, at, at + n, at + 2 * n, at + 3 * n));
+        ndm_data_advise(r->data, index + ndm_data_global_batch(&r->split));
     }
     return NDM_OK;
 }

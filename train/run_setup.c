@@ -192,10 +192,11 @@ ndm_status ndm_setup_data(const ndm_options *o, const char *list, const ndm_mode
     ndm_data_options d = {
         .files = files,
         .file_count = (int64_t)n,
-        .labels = training ? ndm_option_string(o, "labels") : NULL,
-        .documents = training ? ndm_option_string(o, "documents") : NULL,
+        .labels = ndm_option_string(o, training ? "labels" : "eval-labels"),
+        .documents = ndm_option_string(o, training ? "documents" : "eval-documents"),
         .seq_len = ndm_model_get_options(model)->seq_len,
         .vocab = ndm_model_vocab(model),
+        .no_weights = !training,
         .shuffle = training && ndm_option_bool(o, "shuffle"),
         .seed = (uint64_t)ndm_option_int64(o, "seed"),
     };

@@ -121,6 +121,41 @@ def position(b):
     expect(state["samples"] == 3 * 4 + 2 * 2, f"{state['samples']} samples are used, not 16")
 
 
+def folder_of(b, name, tokens, masked, starts):
+    """A folder as tools/prepare.py writes it, of random tokens; the first `masked` of each document have no label."""
+    rng, folder = random.Random(name), b.folder / name
+    folder.mkdir()
+    ids = [rng.randrange(97, 123) for _ in range(tokens)]
+    begin = [max(s for s in starts if s <= i) for i in range(tokens)]
+    labels = [-100 if i - begin[i] < masked else ids[i] for i in range(tokens)]
+    (folder / "tokens.bin").write_bytes(struct.pack(f"<{tokens}H", *ids))
+    (folder / "labels.bin").write_bytes(struct.pack(f"<{tokens}i", *labels))
+    (folder / "documents.bin").write_bytes(struct.pack(f"<{len(starts)}q", *starts))
+
+
+def mixture(b):
+    """Sources mixed by weight: the same samples on every mesh, and after a resume with other ranks; flags or YAML say it."""
+    folder_of(b, "chat", 700, 5, range(0, 700, 23))
+    folder_of(b, "code", 300, 0, [0, 150])
+    (b.folder / "run.yaml").write_text("datasets:\n- path: chat\n  weight: 0.6\n- path: code\n  weight: 0.25\n"
+                                       "- {path: train.txt, weight: 0.15}\n")
+    args = ("--shuffle", "--steps=6", "--eps=1e-3")
+    mixed = b.command((1, 1, 1, 1), *args, "--grad-accum=4", "--save-dir=one", "--save-every=3", "--metrics=one.jsonl")
+    mixed[mixed.index("--data=train.txt")] = "--data=chat:0.6,code:0.25,train.txt:0.15"
+    b.run(mixed)
+    want = {line["step"]: (line["loss"], line["tokens"]) for line in b.lines("one.jsonl") if "step" in line}
+    expect(len(set(w[1] for w in want.values())) > 1, "no step has masked labels")
+    for mesh, accum, first in (((1, 4, 1, 1), 1, 1), ((2, 1, 1, 2), 2, 4), ((1, 2, 2, 1), 2, 4)):
+        again = b.command(mesh, *args, f"--grad-accum={accum}", "--metrics=other.jsonl",
+                          *(["--resume=one/step-00000003"] if first > 1 else []))
+        again[again.index("--data=train.txt")] = "run.yaml"
+        b.run(again)
+        got = {line["step"]: (line["loss"], line["tokens"]) for line in b.lines("other.jsonl") if "step" in line}
+        expect(sorted(got) == list(range(first, 7)), f"{mesh}: steps {sorted(got)}")
+        expect(all(near(got[s][0], want[s][0], 1e-5) and got[s][1] == want[s][1] for s in got), f"{mesh}: {got} is not {want}")
+        (b.folder / "other.jsonl").unlink()
+
+
 def latest(b):
     """`latest` starts anew where there is nothing, and says what it needs."""
     b.train((1, 1, 1, 1), "--steps=1", "--save-dir=none-yet", "--resume=latest")
@@ -289,6 +324,17 @@ def evaluate(b):
         expect([(e["step"], e["tokens"]) for e in evals] == [(2, 1088), (4, 1088)], f"{mesh}: {evals}")
         expect(all(near(e["loss"], w["loss"], 1e-5) for e, w in zip(evals, want)), f"{mesh}: {evals} is not {want}")
         (b.folder / "m.jsonl").unlink()
+    folder_of(b, "held-out", 330, 4, range(0, 330, 30))  # 10 samples of 32: labels at 26 of 30 places, but the first token's
+    labelled = sum(1 for i in range(1, 321) if i % 30 >= 4)
+    want = None
+    files = ("--eval-data=held-out/tokens.bin", "--eval-labels=held-out/labels.bin", "--eval-documents=held-out/documents.bin")
+    for mesh, micro, data in (((1, 1, 1, 1), 2, files), ((1, 2, 1, 2), 1, ("--eval-data=held-out",)),
+                              ((2, 1, 2, 1), 1, files), ((1, 1, 1, 1), 2, ("--eval-data=held-out",))):
+        b.train(mesh, *args, f"--micro-batch={micro}", *data, "--metrics=m.jsonl")
+        evals = [line["eval"] for line in b.lines("m.jsonl") if "eval" in line]
+        want = want or evals[0]
+        expect(all(e["tokens"] == labelled and near(e["loss"], want["loss"], 1e-5) for e in evals), f"{mesh}: {evals}")
+        (b.folder / "m.jsonl").unlink()
 
 
 def dry(b):
@@ -377,7 +423,7 @@ def transformers(b):
         expect(near(ours, theirs, 1e-5), f"{folder}: our loss is {ours}, theirs {theirs}")
 
 
-CHECKS = (resume, position, latest, retain, corrupt, full, kill, signals, evaluate, dry, export, transformers)
+CHECKS = (resume, position, mixture, latest, retain, corrupt, full, kill, signals, evaluate, dry, export, transformers)
 
 
 def main():

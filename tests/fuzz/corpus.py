@@ -173,5 +173,40 @@ def documents():
         put("documents", name + ".bin", data)
 
 
+def megatron(lengths, documents, version=1, code=8, pointers=None, n=None, m=None, tail=b""):
+    pointers = [2 * sum(lengths[:i]) for i in range(len(lengths))] if pointers is None else pointers
+    head = b"MMIDIDX\0\0" + struct.pack("<qBqq", version, code, len(lengths) if n is None else n,
+                                        len(documents) if m is None else m)
+    return head + struct.pack(f"<{len(lengths)}i{len(pointers)}q{len(documents)}q", *lengths, *pointers, *documents) + tail
+
+
+def index():
+    cases = {
+        "ok-one": megatron([64], [0, 1]),
+        "ok-several": megatron([10, 20, 0, 34], [0, 1, 3, 4]),
+        "ok-empty-documents": megatron([10, 54], [0, 0, 1, 1, 2, 2]),
+        "ok-modes": megatron([10, 54], [0, 1, 2], tail=b"\0\1"),
+        "empty": b"",
+        "short": megatron([64], [0, 1])[:20],
+        "cut": megatron([64], [0, 1])[:-1],
+        "version": megatron([64], [0, 1], version=2),
+        "sequences-huge": megatron([64], [0, 1], n=2**63 - 1),
+        "sequences-negative": megatron([64], [0, 1], n=-1),
+        "entries-huge": megatron([64], [0, 1], m=2**62),
+        "no-documents": megatron([64], []),
+        "length-negative": megatron([-1, 65], [0, 2]),
+        "length-beyond": megatron([65], [0, 1]),
+        "tokens-missing": megatron([63], [0, 1]),
+        "pointer-wrong": megatron([32, 32], [0, 2], pointers=[0, 60]),
+        "pointer-negative": megatron([32, 32], [0, 2], pointers=[-64, 0]),
+        "documents-late": megatron([32, 32], [1, 2]),
+        "documents-descending": megatron([32, 32], [0, 2, 1, 2]),
+        "documents-beyond": megatron([32, 32], [0, 3, 2]),
+        "documents-negative": megatron([32, 32], [0, -1, 2]),
+    }
+    for name, data in cases.items():
+        put("index", name + ".idx", data)
+
+
 if __name__ == "__main__":
-    safetensors(), config(), options(), documents()
+    safetensors(), config(), options(), documents(), index()

@@ -55,6 +55,7 @@ static const ndm_option sample_options[] = {
     {.name = "data",
      .type = NDM_OPTION_LIST,
      .list_key = "path",
+     .list_suffix = "weight",
      .required = true,
      .synonyms = NDM_OPTION_SYNONYMS({"datasets", NULL}),
      .value = "FILE",

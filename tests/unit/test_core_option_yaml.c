@@ -70,6 +70,10 @@ static void lists_have_their_forms(void **state)
     assert_int_equal(ndm_option_count(o, "wrap-classes"), 2);
     assert_int_equal(ndm_option_count(o, "data"), 1);
     ndm_options_destroy(o);
+    o = fresh(&sample);
+    expect_ok(load_yaml(o, "datasets:\n- weight: 0.7\n  path: a\n- {path: b, weight: }\n"));
+    assert_string_equal(ndm_option_string(o, "data"), "a:0.7, b");
+    ndm_options_destroy(o);
 }
 
 static void unknown_keys_name_the_nearest(void **state)

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where documents start: a table of token offsets, or the index beside a Megatron token file. Both
+ * stay in the file and are read in place. */
+#ifndef NDM_TRAIN_DATA_DOCUMENTS_H
+#define NDM_TRAIN_DATA_DOCUMENTS_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include <ndmesh/status.h>
+
+#include "train/data_file.h"
+
+typedef struct ndm_documents {
+    ndm_mapped map;               /* bytes NULL: no documents are known */
+    const unsigned char *offsets; /* int64 each; Megatron: byte offsets of sequences */
+    const unsigned char *order;   /* Megatron: int64 sequence that starts each document; or NULL */
+    int64_t count;
+    int width; /* offsets count units of so many bytes: 1, or Megatron's bytes of a token */
+} ndm_documents;
+
+/* int64 offsets, ascending, the first 0, all below `tokens`. NDM_ERR_FORMAT names the entry. */
+NDM_MUST_USE ndm_status ndm_documents_open(const char *path, int64_t tokens, ndm_documents *d);
+
+/* Megatron's X.idx for `tokens` tokens of `width` bytes. Documents may be empty: equal starts. */
+NDM_MUST_USE ndm_status ndm_documents_open_index(const char *path, int64_t tokens, int width,
+                                                 ndm_documents *d);
+void ndm_documents_close(ndm_documents *d);
+
+static inline int64_t ndm_documents_load(const unsigned char *table, int64_t i)
+{
+    int64_t value;
+
+    memcpy(&value, table + i * (int64_t)sizeof value, sizeof value);
+    return value;
+}
+
+/* First token of document i. */
+static inline int64_t ndm_documents_start(const ndm_documents *d, int64_t i)
+{
+    int64_t at = d->order ? ndm_documents_load(d->order, i) : i;
+
+    return ndm_documents_load(d->offsets, at) / d->width;
+}
+
+#endif
