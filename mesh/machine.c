@@ -2,6 +2,7 @@
 /* hwloc topologies, read into placement facts. */
 #include "mesh/machine.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,22 +77,42 @@ static void facts_of_set(hwloc_topology_t topology, int64_t host, hwloc_const_cp
     ndm_place_facts_settle(facts);
 }
 
-ndm_status ndm_machine_facts_of_cores(const ndm_machine *machine, int64_t host, int64_t first,
-                                      int64_t n, ndm_place_facts *facts)
+static ndm_status set_of_cores(hwloc_topology_t t, int64_t first, int64_t n, hwloc_bitmap_t *set)
 {
-    hwloc_topology_t t = machine->topology;
     hwloc_obj_type_t type = hwloc_get_nbobjs_by_type(t, HWLOC_OBJ_CORE) > 0 ? HWLOC_OBJ_CORE
                                                                             : HWLOC_OBJ_PU;
-    hwloc_bitmap_t set = hwloc_bitmap_alloc();
-    if (set == NULL)
+    *set = hwloc_bitmap_alloc();
+    if (*set == NULL)
         NDM_FAIL(NDM_ERR_MEMORY, "mesh: no memory for a set of cpus");
     for (int64_t c = first; c < first + n; c++) {
         hwloc_obj_t obj = hwloc_get_obj_by_type(t, type, (unsigned)c);
         if (obj != NULL)
-            hwloc_bitmap_or(set, set, obj->cpuset);
+            hwloc_bitmap_or(*set, *set, obj->cpuset);
     }
-    facts_of_set(t, host, set, facts);
+    return NDM_OK;
+}
+
+ndm_status ndm_machine_facts_of_cores(const ndm_machine *machine, int64_t host, int64_t first,
+                                      int64_t n, ndm_place_facts *facts)
+{
+    hwloc_bitmap_t set;
+
+    NDM_TRY(set_of_cores(machine->topology, first, n, &set));
+    facts_of_set(machine->topology, host, set, facts);
     hwloc_bitmap_free(set);
+    return NDM_OK;
+}
+
+ndm_status ndm_machine_bind_self(const ndm_machine *machine, int64_t first, int64_t n)
+{
+    hwloc_bitmap_t set;
+
+    NDM_TRY(set_of_cores(machine->topology, first, n, &set));
+    int failed = hwloc_set_cpubind(machine->topology, set, HWLOC_CPUBIND_PROCESS);
+    hwloc_bitmap_free(set);
+    if (failed != 0)
+        NDM_FAIL(NDM_ERR_UNSUPPORTED, "bind: the system does not bind to cores %lld to %lld: %s",
+                 (long long)first, (long long)(first + n - 1), strerror(errno));
     return NDM_OK;
 }
 

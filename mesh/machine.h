@@ -26,6 +26,10 @@ NDM_MUST_USE ndm_status ndm_machine_facts_of_cores(const ndm_machine *machine, i
                                                    ndm_place_facts *facts);
 void ndm_machine_facts_of_self(const ndm_machine *machine, int64_t host, ndm_place_facts *facts);
 
+/* Keeps the process to cores first..first+n-1, with threads that it makes from now on.
+ * NDM_ERR_UNSUPPORTED where the system refuses. */
+NDM_MUST_USE ndm_status ndm_machine_bind_self(const ndm_machine *machine, int64_t first, int64_t n);
+
 /* One line: "1 package, 1 NUMA node, 1 L3 (48 MiB), 2 cores, 2 PUs, 24 GiB". Returns text. */
 const char *ndm_machine_summary(const ndm_machine *machine, char *text, size_t text_bytes);
 

@@ -2,7 +2,6 @@
 /* The context: config -> mesh -> communicators, then the strategies that apply. Every step that can
  * fail on one rank alone is agreed over all before anybody goes on, so that a mistake is one
  * message and never a hang. */
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -151,15 +150,6 @@ static ndm_status copy_order(ndm_context *c, const ndm_parallelism_config *p)
 
 /* A process that may run anywhere on its host has no nearer place; asking hwloc would only take
  * time. */
-static bool is_bound(void)
-{
-    cpu_set_t allowed;
-
-    CPU_ZERO(&allowed);
-    return sched_getaffinity(0, sizeof allowed, &allowed) == 0 &&
-           CPU_COUNT(&allowed) < sysconf(_SC_NPROCESSORS_ONLN);
-}
-
 static void place_of_self(const ndm_context *c, ndm_place_facts *facts)
 {
     int64_t host = ndm_world_node(c->world, ndm_world_rank(c->world));
@@ -168,7 +158,7 @@ static void place_of_self(const ndm_context *c, ndm_place_facts *facts)
     for (int level = 0; level < NDM_PLACE_LEVELS; level++)
         facts->id[level] = NDM_PLACE_UNKNOWN;
     facts->id[NDM_PLACE_HOST] = host;
-    if (!is_bound() || ndm_machine_open(NULL, &machine) != NDM_OK)
+    if (!ndm_bind_is_set() || ndm_machine_open(NULL, &machine) != NDM_OK)
         return;
     ndm_machine_facts_of_self(machine, host, facts);
     ndm_machine_close(machine);
@@ -215,6 +205,7 @@ static ndm_status build(ndm_context *c, const ndm_parallelism_config *p,
 
     NDM_TRY(ndm_world_join(&world, &c->world));
     c->parallelism = *p;
+    NDM_TRY(ndm_world_agree(c->world, ndm_bind_self(c, o->bind, threads_per_rank(c, o))));
     NDM_TRY(ndm_world_agree(c->world, find_order(c, p)));
     NDM_TRY(ndm_world_agree(c->world, build_mesh(c)));
     NDM_TRY(verify(c, o));

@@ -258,4 +258,8 @@ ndm_status ndm_fsdp_unit_leave(ndm_context *context, ndm_unit *unit, ndm_stream 
 void ndm_fsdp_describe(const ndm_context *context, const ndm_describe_args *args,
                        ndm_traffic_fn emit, void *user);
 
+/* bind.c: what the options ask for, before the ranks tell where they are. */
+bool ndm_bind_is_set(void);
+NDM_MUST_USE ndm_status ndm_bind_self(const ndm_context *context, ndm_bind bind, int threads);
+
 #endif

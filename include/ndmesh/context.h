@@ -23,6 +23,14 @@ typedef struct ndm_named_value {
     const char *value;
 } ndm_named_value;
 
+/** Whether a rank keeps to cores of its own. */
+typedef enum ndm_bind {
+    NDM_BIND_NONE = 0, /**< as the process was started */
+    NDM_BIND_AUTO,     /**< cores, where the host has several memory nodes, enough cores, and the
+                          launcher has not bound the process */
+    NDM_BIND_CORES     /**< `threads` neighbouring cores, in the order of the host's ranks */
+} ndm_bind;
+
 typedef struct ndm_context_options {
     size_t size;             /**< sizeof(ndm_context_options) */
     const char *device;      /**< "auto" (default), "cpu", "cuda", "sim" */
@@ -36,11 +44,13 @@ typedef struct ndm_context_options {
     int64_t n_facts;
     const void *mpi_comm; /**< see interop_mpi.h; NULL (default): join the world of the launcher */
     const struct ndm_sim_options *sim; /**< for planners inside ndmesh; NULL (default) */
+    ndm_bind bind; /**< default NDM_BIND_NONE: an embedding program's threads are its own matter */
 } ndm_context_options;
 
-#define NDM_CONTEXT_OPTIONS_INIT                                                              \
-    {                                                                                         \
-        sizeof(ndm_context_options), "auto", "auto", "auto", 600.0, 0, 0, NULL, 0, NULL, NULL \
+#define NDM_CONTEXT_OPTIONS_INIT                                                               \
+    {                                                                                          \
+        sizeof(ndm_context_options), "auto", "auto", "auto", 600.0, 0, 0, NULL, 0, NULL, NULL, \
+            NDM_BIND_NONE                                                                      \
     }
 
 /**
