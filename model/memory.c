@@ -33,12 +33,9 @@ static ndm_status make_room(ndm_model_memory *memory)
     return NDM_OK;
 }
 
-ndm_status ndm_model_memory_take(ndm_model_memory *memory, int64_t bytes, ndm_memory_kind kind,
-                                 void **pointer)
+static ndm_status take(ndm_model_memory *memory, int64_t bytes, ndm_memory_kind kind,
+                       void **pointer)
 {
-    *pointer = NULL;
-    if (bytes == 0)
-        return NDM_OK;
     NDM_TRY(make_room(memory));
     NDM_TRY(ndm_device_alloc(memory->context->device, bytes, kind, pointer));
     memory->pieces[memory->n++] = (ndm_memory_piece){NULL, *pointer};
@@ -46,17 +43,30 @@ ndm_status ndm_model_memory_take(ndm_model_memory *memory, int64_t bytes, ndm_me
                     bytes); /* rows beyond the batch stay zero for good */
 }
 
-/* *window NULL: there is none. */
+ndm_status ndm_model_memory_take(ndm_model_memory *memory, int64_t bytes, ndm_memory_kind kind,
+                                 void **pointer)
+{
+    *pointer = NULL;
+    if (bytes > 0 && memory->failed == NDM_OK)
+        memory->failed = take(memory, bytes, kind, pointer);
+    return NDM_OK;
+}
+
+/* *window NULL: there is none, or this rank has no memory. */
 static ndm_status take_window(ndm_model_memory *memory, ndm_comm *comm, int64_t bytes_per_rank,
                               ndm_memory_kind kind, char **window)
 {
     void *base = NULL;
 
-    NDM_TRY(make_room(memory));
+    *window = NULL;
+    if (memory->failed == NDM_OK)
+        memory->failed = make_room(memory);
     NDM_TRY(ndm_window_alloc(comm, bytes_per_rank, kind, &base));
-    *window = base;
-    if (!base)
+    if (memory->failed != NDM_OK)
+        ndm_window_free(comm, base);
+    if (!base || memory->failed != NDM_OK)
         return NDM_OK;
+    *window = base;
     memory->pieces[memory->n++] = (ndm_memory_piece){comm, base};
     return ndm_zero(memory->context->compute, *window + ndm_comm_index(comm) * bytes_per_rank,
                     bytes_per_rank);

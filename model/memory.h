@@ -3,7 +3,11 @@
  *
  * Ranks of tp on one node can share it: a gathered array is then one array for all of them, where
  * each writes its own rows and a barrier makes the whole; and partial sums are read where their
- * rank has made them. Where there are no windows, both are this rank's own. */
+ * rank has made them. Where there are no windows, both are this rank's own.
+ *
+ * A rank that runs out of memory still takes part in the windows that follow, so that nobody waits
+ * for it there: takes then give NULL, return NDM_OK, and `failed` says it at the end. Before memory
+ * is used, all ranks agree on it. */
 #ifndef NDM_MODEL_MEMORY_H
 #define NDM_MODEL_MEMORY_H
 
@@ -20,6 +24,7 @@ typedef struct ndm_model_memory {
     ndm_context *context;
     ndm_memory_piece *pieces; /* [n], room for `capacity` */
     int64_t n, capacity;
+    ndm_status failed; /* of the first piece that this rank could not make */
 } ndm_model_memory;
 
 void ndm_model_memory_finish(ndm_model_memory *memory);

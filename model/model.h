@@ -89,6 +89,8 @@ typedef struct ndm_sizes {
     int64_t chunk;   /* rows of logits at a time */
 } ndm_sizes;
 
+enum { NDM_DATA_ARRAYS = 7 };
+
 struct ndm_model {
     ndm_context *context;
     ndm_model_config config;
@@ -101,9 +103,9 @@ struct ndm_model {
     int64_t n_units;
     int64_t *visits; /* [n_units] blocks whose gradients a unit still waits for in this backward */
 
-    /* data of a micro-batch, device, [N] each */
+    /* data of a micro-batch, device, [N] each; NDM_DATA_ARRAYS of them */
     int32_t *ids, *grad_ids, *targets, *positions, *index, *first, *window_first;
-    int32_t *host;  /* staging, [7 * N] */
+    int32_t *host;  /* staging, [NDM_DATA_ARRAYS * N] */
     int32_t *picks; /* host, [seq_len]: this rank's tokens of a sequence */
     bool use_index; /* the sequence is cut: tokens carry their places */
     bool use_first; /* documents: some tokens do not see from 0 */
@@ -210,7 +212,7 @@ enum { NDM_BLOCK_SPECS_MAX = 20 };
 NDM_MUST_USE ndm_status ndm_wrap_plan(const ndm_model_config *config, const ndm_fsdp_config *fsdp,
                                       int64_t n_blocks, int64_t *unit_of, int64_t *n_units);
 
-/* plan.c: sizes, slots and buffers. */
+/* plan.c: sizes, slots and buffers. Collective over: world. */
 NDM_MUST_USE ndm_status ndm_model_plan(ndm_model *model);
 void ndm_model_unplan(ndm_model *model);
 

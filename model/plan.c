@@ -183,14 +183,27 @@ static ndm_status allocate_slot(ndm_model *m, ndm_slot slot, float **place)
     return floats(m, slot_numel(m, slot), NDM_MEMORY_ACTIVATIONS, place);
 }
 
-static ndm_status allocate_slots(ndm_model *m)
+/* What lies in the host's memory. */
+static ndm_status allocate_host(ndm_model *m)
 {
-    int64_t layers = m->config.layers;
+    int64_t layers = m->config.layers, n = m->size.padded;
 
     for (int i = 0; i < NDM_SLOT_COUNT; i++) {
         m->slots[i] = calloc((size_t)layers, sizeof *m->slots[i]);
         if (!m->slots[i])
             NDM_FAIL(NDM_ERR_MEMORY, "no memory for the plan of %lld layers", (long long)layers);
+    }
+    m->host = malloc((size_t)(NDM_DATA_ARRAYS * n) * sizeof *m->host);
+    if (!m->host)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for a micro-batch of %lld tokens", (long long)n);
+    return NDM_OK;
+}
+
+static ndm_status allocate_slots(ndm_model *m)
+{
+    int64_t layers = m->config.layers;
+
+    for (int i = 0; i < NDM_SLOT_COUNT; i++) {
         m->saved[i] = slot_saved(m->options.recompute, (ndm_slot)i);
         for (int64_t l = 0; l < layers; l++) {
             if (l > 0 && !m->saved[i])
@@ -204,14 +217,11 @@ static ndm_status allocate_slots(ndm_model *m)
 
 static ndm_status allocate_data(ndm_model *m)
 {
-    int32_t **arrays[] = {&m->ids,   &m->grad_ids, &m->targets,     &m->positions,
-                          &m->index, &m->first,    &m->window_first};
-    int64_t n = m->size.padded, count = (int64_t)(sizeof arrays / sizeof arrays[0]);
+    int32_t **arrays[NDM_DATA_ARRAYS] = {&m->ids,   &m->grad_ids, &m->targets,     &m->positions,
+                                         &m->index, &m->first,    &m->window_first};
+    int64_t n = m->size.padded;
 
-    m->host = malloc((size_t)(count * n) * sizeof *m->host);
-    if (!m->host)
-        NDM_FAIL(NDM_ERR_MEMORY, "no memory for a micro-batch of %lld tokens", (long long)n);
-    for (int64_t i = 0; i < count; i++)
+    for (int64_t i = 0; i < NDM_DATA_ARRAYS; i++)
         NDM_TRY(allocate(m, n * (int64_t)sizeof(int32_t), NDM_MEMORY_ACTIVATIONS, arrays[i]));
     return allocate(m, (int64_t)sizeof(double), NDM_MEMORY_ACTIVATIONS, &m->loss);
 }
@@ -244,25 +254,42 @@ static ndm_status allocate_shared(ndm_model *m)
 
 static ndm_status allocate_rope(ndm_model *m)
 {
-    int64_t positions = m->options.seq_len, n = positions * (m->config.head_dim / 2);
+    int64_t n = m->options.seq_len * (m->config.head_dim / 2);
 
     if (m->config.rope == NDM_ROPE_NONE)
         return NDM_OK;
     NDM_TRY(floats(m, n, NDM_MEMORY_WORKSPACE, &m->rope_cos));
-    NDM_TRY(floats(m, n, NDM_MEMORY_WORKSPACE, &m->rope_sin));
-    return ndm_rope_tables(m, positions);
+    return floats(m, n, NDM_MEMORY_WORKSPACE, &m->rope_sin);
+}
+
+static ndm_status fill_rope(ndm_model *m)
+{
+    return m->config.rope == NDM_ROPE_NONE ? NDM_OK : ndm_rope_tables(m, m->options.seq_len);
+}
+
+static ndm_status prepare(ndm_model *m)
+{
+    m->memory.context = m->context;
+    NDM_TRY(check_options(m));
+    NDM_TRY(check_mesh(m));
+    NDM_TRY(set_sizes(m));
+    return allocate_host(m);
+}
+
+static ndm_status allocate_device(ndm_model *m)
+{
+    NDM_TRY(allocate_slots(m));
+    NDM_TRY(allocate_data(m));
+    NDM_TRY(allocate_shared(m));
+    NDM_TRY(allocate_rope(m));
+    return m->memory.failed;
 }
 
 ndm_status ndm_model_plan(ndm_model *model)
 {
-    model->memory.context = model->context;
-    NDM_TRY(check_options(model));
-    NDM_TRY(check_mesh(model));
-    NDM_TRY(set_sizes(model));
-    NDM_TRY(allocate_slots(model));
-    NDM_TRY(allocate_data(model));
-    NDM_TRY(allocate_shared(model));
-    return allocate_rope(model);
+    NDM_TRY(ndm_context_agree(model->context, prepare(model)));
+    NDM_TRY(ndm_context_agree(model->context, allocate_device(model)));
+    return ndm_context_agree(model->context, fill_rope(model));
 }
 
 void ndm_model_unplan(ndm_model *m)

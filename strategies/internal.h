@@ -192,6 +192,9 @@ static inline bool ndm_unit_defers(const ndm_unit *unit)
     return unit->shards == 1 || unit->fsdp.zero == 1 || unit->fsdp.defer_sync;
 }
 
+/* The parameter that lies first at `start` or behind it in the flat array; NULL behind the last. */
+const ndm_param *ndm_unit_param_after(const ndm_unit *unit, int64_t start);
+
 /* Before the master is written outside an optimizer's step: where ranks share a window, waits until
  * none reads the old weights. A barrier over dp_shard_cp, if they were gathered since they last
  * changed. */

@@ -2,20 +2,21 @@
 /* Global norm, clipping and AdamW on slices.
  *
  * One message a step: the squares of this rank's counted segments and the caller's sums go through
- * one all-reduce of doubles over the world, and every rank decides from the same bits. */
+ * one all-reduce of doubles over the world, and every rank decides from the same bits. The infinity
+ * norm takes a second one, since it is no sum. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "strategies/internal.h"
 
-enum { SUMS_MAX = 8 };
+enum { SUMS_MAX = 8, SQUARES = 0, LARGEST = 1 + SUMS_MAX, DOUBLES = LARGEST + 1 };
 
 struct ndm_optimizer {
     ndm_context *context;
     ndm_unit **units; /* [n_units], borrowed */
     int64_t n_units;
     float **exp_avg, **exp_avg_sq; /* [n_units] of [slice] */
-    double *sums;                  /* device, [1 + SUMS_MAX]: squares, then the caller's */
+    double *sums; /* device, [DOUBLES]: squares, the caller's, and the largest element */
     int64_t steps;
 };
 
@@ -45,7 +46,7 @@ static ndm_status build(ndm_optimizer *o, ndm_unit *const *units)
         o->units[i] = units[i];
         NDM_TRY(moments_create(o, i));
     }
-    NDM_TRY(ndm_device_alloc(o->context->device, (1 + SUMS_MAX) * (int64_t)sizeof(double),
+    NDM_TRY(ndm_device_alloc(o->context->device, DOUBLES * (int64_t)sizeof(double),
                              NDM_MEMORY_OPTIMIZER, &memory));
     o->sums = memory;
     return NDM_OK;
@@ -109,9 +110,11 @@ static ndm_status check_reduced(const ndm_optimizer *o)
     return NDM_OK;
 }
 
-static ndm_status add_squares(ndm_optimizer *o, const ndm_unit *u)
+/* Squares of every logical parameter's elements once, and their largest where it is asked for. */
+static ndm_status measure_unit(ndm_optimizer *o, const ndm_unit *u, ndm_grad_norm norm)
 {
     ndm_stream *stream = o->context->compute;
+    double *largest = norm == NDM_GRAD_NORM_INF ? o->sums + LARGEST : NULL;
 
     for (int64_t i = 0; i < u->n_segments; i++) {
         const ndm_segment *s = &u->segments[i];
@@ -119,33 +122,38 @@ static ndm_status add_squares(ndm_optimizer *o, const ndm_unit *u)
             NDM_TRY(ndm_sumsq(stream, &(ndm_sumsq_args){.x = u->grad_slice + s->start,
                                                         .n = s->count,
                                                         .weight = 1.0,
-                                                        .out = o->sums}));
+                                                        .out = o->sums + SQUARES,
+                                                        .out_max = largest}));
     }
     return NDM_OK;
 }
 
-/* all-reduce over the world of 1 + n_sums doubles. */
-static ndm_status sum_over_world(ndm_optimizer *o, double *sums, int64_t n_sums, double *squares)
+/* all-reduce over the world of 1 + n_sums doubles, and of one more for the infinity norm. A largest
+ * element that is not a number has such squares too: the sum says so, which a maximum may not. */
+static ndm_status reduce_over_world(ndm_optimizer *o, double *sums, int64_t n_sums,
+                                    ndm_grad_norm norm, double *measured)
 {
     ndm_context *c = o->context;
-    double host[1 + SUMS_MAX] = {0};
-    int64_t bytes = (1 + n_sums) * (int64_t)sizeof(double);
+    double host[DOUBLES] = {0};
     ndm_comm *world;
 
     NDM_TRY(ndm_context_comm(c, NDM_AXES_ALL, &world));
     for (int64_t i = 0; i < n_sums; i++)
         host[1 + i] = sums[i];
-    NDM_TRY(ndm_copy(c->compute, o->sums, host, bytes, NDM_HOST_TO_DEVICE));
+    NDM_TRY(ndm_copy(c->compute, o->sums, host, (int64_t)sizeof host, NDM_HOST_TO_DEVICE));
     for (int64_t i = 0; i < o->n_units; i++)
         NDM_TRY(ndm_stream_wait(c->compute, o->units[i]->reduce_done));
     for (int64_t i = 0; i < o->n_units; i++)
-        NDM_TRY(add_squares(o, o->units[i]));
+        NDM_TRY(measure_unit(o, o->units[i], norm));
     NDM_TRY(ndm_all_reduce(world, o->sums, 1 + n_sums, NDM_F64, NDM_SUM, c->compute));
-    NDM_TRY(ndm_copy(c->compute, host, o->sums, bytes, NDM_DEVICE_TO_HOST));
+    if (norm == NDM_GRAD_NORM_INF)
+        NDM_TRY(ndm_all_reduce(world, o->sums + LARGEST, 1, NDM_F64, NDM_MAX, c->compute));
+    NDM_TRY(ndm_copy(c->compute, host, o->sums, (int64_t)sizeof host, NDM_DEVICE_TO_HOST));
     NDM_TRY(ndm_stream_synchronize(c->compute));
     for (int64_t i = 0; i < n_sums; i++)
         sums[i] = host[1 + i];
-    *squares = host[0];
+    bool largest = norm == NDM_GRAD_NORM_INF && !isnan(host[SQUARES]);
+    *measured = largest ? host[LARGEST] : sqrt(host[SQUARES]);
     return NDM_OK;
 }
 
@@ -198,14 +206,11 @@ static void drop_grads(ndm_optimizer *o)
 ndm_status ndm_optimizer_step(ndm_optimizer *optimizer, const ndm_step_options *options,
                               double *sums, int64_t n_sums, double *norm)
 {
-    double squares;
-
     if (n_sums < 0 || n_sums > SUMS_MAX)
         NDM_FAIL(NDM_ERR_USAGE, "%lld sums; at most %d travel with a step", (long long)n_sums,
                  SUMS_MAX);
     NDM_TRY(check_reduced(optimizer));
-    NDM_TRY(sum_over_world(optimizer, sums, n_sums, &squares));
-    *norm = sqrt(squares);
+    NDM_TRY(reduce_over_world(optimizer, sums, n_sums, options->grad_norm, norm));
     ndm_status status = check_finite(*norm, sums, n_sums);
     if (status != NDM_OK) {
         drop_grads(optimizer);

@@ -91,15 +91,43 @@ static ndm_status loss_stats(ndm_context *context, float *stats, float *all, int
 
 /* ---- gradients of parameters that tp ranks share ------------------------------------------ */
 
-/* The part of a parameter inside this rank's slice: [*from, *to) in the slice; false if there is
- * none. */
-static bool inside_slice(const ndm_unit *u, const ndm_param *p, int64_t *from, int64_t *to)
+/* Neighbouring parameters whose gradients the same tp ranks sum: one message for all of them. What
+ * lies between two of them is padding, zero on every rank. */
+typedef struct stretch {
+    int64_t from, to; /* in the unit's flat array */
+    int64_t sharers;
+} stretch;
+
+static bool same_sum(const ndm_param *p, const ndm_param *next)
+{
+    return next && next->sum_over_sharers && next->sharers == p->sharers;
+}
+
+/* The first stretch that begins at *place or behind it; *place moves behind it. */
+static bool next_stretch(const ndm_unit *u, int64_t *place, stretch *s)
+{
+    const ndm_param *p = ndm_unit_param_after(u, *place);
+
+    while (p && !p->sum_over_sharers)
+        p = ndm_unit_param_after(u, p->start + 1);
+    if (!p)
+        return false;
+    *s = (stretch){.from = p->start, .sharers = p->sharers};
+    for (const ndm_param *next = p; same_sum(p, next);
+         next = ndm_unit_param_after(u, next->start + 1))
+        s->to = next->start + next->numel;
+    *place = s->to;
+    return true;
+}
+
+/* Cuts the stretch to this rank's slice, in whose places it then is; false if nothing is left. */
+static bool cut_to_slice(const ndm_unit *u, stretch *s)
 {
     int64_t begin = u->index * u->slice, end = begin + u->slice;
 
-    *from = (p->start > begin ? p->start : begin) - begin;
-    *to = (p->start + p->numel < end ? p->start + p->numel : end) - begin;
-    return *from < *to;
+    s->from = (s->from > begin ? s->from : begin) - begin;
+    s->to = (s->to < end ? s->to : end) - begin;
+    return s->from < s->to;
 }
 
 static ndm_status sharers_comm(ndm_context *context, int64_t sharers, ndm_comm **comm)
@@ -112,17 +140,18 @@ static ndm_status sharers_comm(ndm_context *context, int64_t sharers, ndm_comm *
 /* Every sharer holds the same slice of the same parameters, since their layouts are equal. */
 static ndm_status sum_shared_grads(ndm_context *context, ndm_unit *unit, ndm_stream *stream)
 {
-    int64_t from, to;
+    int64_t place = 0;
+    stretch s;
 
     if (!ndm_context_last_micro_batch(context))
         return NDM_OK;
-    for (int64_t i = 0; i < unit->n_params; i++) {
-        const ndm_param *p = &unit->params[i];
+    while (next_stretch(unit, &place, &s)) {
         ndm_comm *comm;
-        if (!p->sum_over_sharers || !inside_slice(unit, p, &from, &to))
+        if (!cut_to_slice(unit, &s))
             continue;
-        NDM_TRY(sharers_comm(context, p->sharers, &comm));
-        NDM_TRY(ndm_all_reduce(comm, unit->grad_slice + from, to - from, NDM_F32, NDM_SUM, stream));
+        NDM_TRY(sharers_comm(context, s.sharers, &comm));
+        NDM_TRY(ndm_all_reduce(comm, unit->grad_slice + s.from, s.to - s.from, NDM_F32, NDM_SUM,
+                               stream));
     }
     return NDM_OK;
 }
@@ -165,14 +194,14 @@ static void describe_linear(const ndm_context *context, const ndm_describe_args 
 static void describe_shared(const ndm_describe_args *a, ndm_traffic_fn emit, void *user)
 {
     ndm_traffic t = {"tp", "unit", NDM_BACKWARD, NDM_ALL_REDUCE, NDM_AXIS_TP, 0, 0};
-    int64_t from, to;
+    int64_t place = 0;
+    stretch s;
 
-    for (int64_t i = 0; i < a->unit->n_params; i++) {
-        const ndm_param *p = &a->unit->params[i];
-        if (!p->sum_over_sharers || !inside_slice(a->unit, p, &from, &to))
+    while (next_stretch(a->unit, &place, &s)) {
+        if (!cut_to_slice(a->unit, &s))
             continue;
         t.calls++;
-        t.bytes += 2 * (p->sharers - 1) * (to - from) * (int64_t)sizeof(float) / p->sharers;
+        t.bytes += 2 * (s.sharers - 1) * (s.to - s.from) * (int64_t)sizeof(float) / s.sharers;
     }
     if (t.calls > 0)
         emit(user, &t);

@@ -41,8 +41,7 @@ static ndm_status place_params(ndm_unit *u, const ndm_param_spec *specs)
     return NDM_OK;
 }
 
-/* Parameters in the order of their place in the flat array. */
-static const ndm_param *param_after(const ndm_unit *u, int64_t start)
+const ndm_param *ndm_unit_param_after(const ndm_unit *u, int64_t start)
 {
     const ndm_param *next = NULL;
 
@@ -70,8 +69,9 @@ static void make_segments(ndm_unit *u)
     int64_t t = ndm_context_coord(u->context, NDM_TP);
     bool first_replica = ndm_context_coord(u->context, NDM_DP_REPLICATE) == 0;
 
-    for (const ndm_param *p = param_after(u, 0); p; p = param_after(u, p->start + 1)) {
-        const ndm_param *next = param_after(u, p->start + 1);
+    for (const ndm_param *p = ndm_unit_param_after(u, 0); p;
+         p = ndm_unit_param_after(u, p->start + 1)) {
+        const ndm_param *next = ndm_unit_param_after(u, p->start + 1);
         int64_t to = next && next->start < end ? next->start : end;
         bool counted = first_replica && t % p->sharers == 0;
         if (to > from)
@@ -90,39 +90,45 @@ static ndm_status create_events(ndm_unit *u)
     return ndm_event_create(device, &u->reduce_done);
 }
 
-static ndm_status allocate_master(ndm_unit *u)
+/* What this rank alone may fail at comes first, and is agreed: a rank without memory must not leave
+ * the others in the exchange that makes a window. */
+static ndm_status allocate_private(ndm_unit *u)
 {
-    int64_t bytes = u->slice * (int64_t)ndm_dtype_bytes(u->fsdp.param_dtype);
-    ndm_memory_kind kind = u->fsdp.param_dtype == NDM_F32 ? NDM_MEMORY_WEIGHTS
-                                                          : NDM_MEMORY_GATHERED;
+    ndm_device *device = u->context->device;
     void *memory;
 
-    NDM_TRY(ndm_window_alloc(u->shard, bytes, kind, &u->window));
-    if (ndm_unit_master_in_window(u)) {
-        u->master = (float *)u->window + u->index * u->slice;
-        return NDM_OK;
-    }
-    NDM_TRY(ndm_device_alloc(u->context->device, u->slice * (int64_t)sizeof(float),
-                             NDM_MEMORY_WEIGHTS, &memory));
-    u->master = memory;
+    NDM_TRY(create_events(u));
+    NDM_TRY(
+        ndm_device_alloc(device, u->slice * (int64_t)sizeof(float), NDM_MEMORY_GRADIENTS, &memory));
+    u->grad_slice = memory;
     return NDM_OK;
 }
 
-static ndm_status allocate(ndm_unit *u)
+/* Not in the window: the master, unless it is there, and the copy that is kept after forward. */
+static ndm_status allocate_rest(ndm_unit *u)
 {
     ndm_device *device = u->context->device;
     int64_t bytes = u->slice * (int64_t)sizeof(float), k = u->block ? ndm_comm_size(u->block) : 0;
-    void *memory;
+    void *memory = (float *)u->window + u->index * u->slice;
 
-    NDM_TRY(allocate_master(u));
-    NDM_TRY(ndm_device_alloc(device, bytes, NDM_MEMORY_GRADIENTS, &memory));
-    u->grad_slice = memory;
-    NDM_TRY(ndm_zero(u->context->compute, u->master, bytes));
+    if (!ndm_unit_master_in_window(u))
+        NDM_TRY(ndm_device_alloc(device, bytes, NDM_MEMORY_WEIGHTS, &memory));
+    u->master = memory;
     if (k && !u->window)
         NDM_TRY(ndm_device_alloc(device,
                                  u->numel / k * (int64_t)ndm_dtype_bytes(u->fsdp.param_dtype),
                                  NDM_MEMORY_GATHERED, &u->kept));
-    return create_events(u);
+    return ndm_zero(u->context->compute, u->master, bytes);
+}
+
+/* A window of the unit's weights for the shards of a node, where there can be one. */
+static ndm_status allocate_window(ndm_unit *u)
+{
+    int64_t bytes = u->slice * (int64_t)ndm_dtype_bytes(u->fsdp.param_dtype);
+    ndm_memory_kind kind = u->fsdp.param_dtype == NDM_F32 ? NDM_MEMORY_WEIGHTS
+                                                          : NDM_MEMORY_GATHERED;
+
+    return ndm_window_alloc(u->shard, bytes, kind, &u->window);
 }
 
 static ndm_status get_comms(ndm_unit *u)
@@ -163,7 +169,8 @@ static ndm_status check_fsdp(const ndm_fsdp_config *f)
     return NDM_OK;
 }
 
-static ndm_status build(ndm_unit *u, const char *name, const ndm_param_spec *specs, int64_t n_specs)
+static ndm_status prepare(ndm_unit *u, const char *name, const ndm_param_spec *specs,
+                          int64_t n_specs)
 {
     u->name = strdup(name);
     u->params = calloc((size_t)n_specs, sizeof *u->params);
@@ -176,8 +183,20 @@ static ndm_status build(ndm_unit *u, const char *name, const ndm_param_spec *spe
     NDM_TRY(place_params(u, specs));
     lay_out(u);
     make_segments(u);
-    NDM_TRY(allocate(u));
+    return allocate_private(u);
+}
+
+static ndm_status finish(ndm_unit *u)
+{
+    NDM_TRY(allocate_window(u));
+    NDM_TRY(allocate_rest(u));
     return ndm_unit_changed(u);
+}
+
+static ndm_status build(ndm_unit *u, const char *name, const ndm_param_spec *specs, int64_t n_specs)
+{
+    NDM_TRY(ndm_context_agree(u->context, prepare(u, name, specs, n_specs)));
+    return ndm_context_agree(u->context, finish(u));
 }
 
 ndm_status ndm_unit_create(ndm_context *context, const char *name, const ndm_param_spec *specs,

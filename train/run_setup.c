@@ -228,5 +228,6 @@ ndm_status ndm_setup_trainer(const ndm_options *o, ndm_model *model, ndm_trainer
     t.optimizer.eps = ndm_option_double(o, "eps");
     t.optimizer.weight_decay = ndm_option_double(o, "weight-decay");
     t.optimizer.grad_clip = ndm_option_double(o, "grad-clip");
+    t.optimizer.grad_norm = (ndm_grad_norm)ndm_option_enum(o, "grad-norm-type");
     return ndm_trainer_create(model, &t, trainer);
 }

@@ -13,19 +13,26 @@ extern "C" {
 
 typedef struct ndm_optimizer ndm_optimizer;
 
+/** Which norm of all gradients together is measured, and clipped by. */
+typedef enum ndm_grad_norm {
+    NDM_GRAD_NORM_2 = 0, /**< square root of the sum of squares */
+    NDM_GRAD_NORM_INF    /**< largest absolute value */
+} ndm_grad_norm;
+
 /** Hyper-parameters of one step, as torch.optim.AdamW and clip_grad_norm_ define them. */
 typedef struct ndm_step_options {
-    size_t size;         /**< sizeof(ndm_step_options) */
-    double lr;           /**< default 1e-3 */
-    double beta1, beta2; /**< default 0.9, 0.95 */
-    double eps;          /**< default 1e-8; 0: elements without any gradient stay as they are */
-    double weight_decay; /**< on parameters of 2 dimensions; default 0.1 */
-    double grad_clip;    /**< largest global norm; 0 = no clipping; default 1 */
+    size_t size;             /**< sizeof(ndm_step_options) */
+    double lr;               /**< default 1e-3 */
+    double beta1, beta2;     /**< default 0.9, 0.95 */
+    double eps;              /**< default 1e-8; 0: elements without any gradient stay as they are */
+    double weight_decay;     /**< on parameters of 2 dimensions; default 0.1 */
+    double grad_clip;        /**< largest global norm; 0 = no clipping; default 1 */
+    ndm_grad_norm grad_norm; /**< default NDM_GRAD_NORM_2 */
 } ndm_step_options;
 
-#define NDM_STEP_OPTIONS_INIT                                     \
-    {                                                             \
-        sizeof(ndm_step_options), 1e-3, 0.9, 0.95, 1e-8, 0.1, 1.0 \
+#define NDM_STEP_OPTIONS_INIT                                                      \
+    {                                                                              \
+        sizeof(ndm_step_options), 1e-3, 0.9, 0.95, 1e-8, 0.1, 1.0, NDM_GRAD_NORM_2 \
     }
 
 /** Makes state for the slices of units, [n_units], zero. The units must outlive it. Not collective.
@@ -36,7 +43,7 @@ NDM_API void ndm_optimizer_destroy(ndm_optimizer *optimizer); /**< NULL is fine 
 
 /**
  * Norm, clip, AdamW. The norm counts every logical parameter once, whatever is replicated or tied;
- * squares are summed in double.
+ * squares are summed in double, and the infinity norm is a maximum.
  *
  * @param sums  NULL, or [n_sums] doubles of this rank that are summed over the world in the same
  * message (loss, counts)

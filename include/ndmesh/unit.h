@@ -56,7 +56,7 @@ typedef struct ndm_param_spec {
  * Collective over: world, in the same order.
  * @retval NDM_ERR_CONFIG  a shape or role breaks a rule, e.g. tp does not divide the blocks; names
  * the parameter
- * @retval NDM_ERR_MEMORY
+ * @retval NDM_ERR_MEMORY  on some rank; all ranks return it
  */
 NDM_API NDM_MUST_USE ndm_status ndm_unit_create(ndm_context *context, const char *name,
                                                 const ndm_param_spec *specs, int64_t n_specs,

@@ -16,35 +16,44 @@ static bool first_rank(void)
 /* ---- 12: the norm -----------------------------------------------------------------------------
  */
 
-static ndm_status add_squares(void *user, const ndm_param_spec *spec, int64_t first, int64_t count,
-                              float *values)
+/* Sum of squares and largest element of what the rank writes. */
+typedef struct extent {
+    double squares, largest;
+} extent;
+
+static ndm_status add_sizes(void *user, const ndm_param_spec *spec, int64_t first, int64_t count,
+                            float *values)
 {
-    double *sum = user;
+    extent *s = user;
 
     (void)spec;
     (void)first;
-    for (int64_t i = 0; i < count; i++)
-        *sum += (double)values[i] * (double)values[i];
+    for (int64_t i = 0; i < count; i++) {
+        s->squares += (double)values[i] * (double)values[i];
+        s->largest = fmax(s->largest, fabs((double)values[i]));
+    }
     return NDM_OK;
 }
 
 /* From every logical element once, as files are written. */
 typedef struct gradients {
     ndm_model *model;
-    double norm;
+    double norm[2]; /* by ndm_grad_norm */
 } gradients;
 
 static ndm_status measure(void *user)
 {
     gradients *g = user;
-    double mine = 0.0, sum;
+    extent mine = {0.0, 0.0};
     int64_t n_units;
     ndm_unit *const *units = ndm_model_units(g->model, &n_units);
 
     for (int64_t u = 0; u < n_units; u++)
-        NDM_TRY(ndm_unit_write(units[u], NDM_UNIT_GRADS, add_squares, &mine));
-    MPI_Allreduce(&mine, &sum, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
-    g->norm = sqrt(sum);
+        NDM_TRY(ndm_unit_write(units[u], NDM_UNIT_GRADS, add_sizes, &mine));
+    MPI_Allreduce(&mine.squares, &g->norm[NDM_GRAD_NORM_2], 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+    MPI_Allreduce(&mine.largest, &g->norm[NDM_GRAD_NORM_INF], 1, MPI_DOUBLE, MPI_MAX,
+                  MPI_COMM_WORLD);
+    g->norm[NDM_GRAD_NORM_2] = sqrt(g->norm[NDM_GRAD_NORM_2]);
     return NDM_OK;
 }
 
@@ -60,7 +69,8 @@ static void check_norm(const task *t)
     gradients g = {.model = s.model};
     ndm_trainer_before_update(s.trainer, measure, &g);
     ok_all(session_step(&s, 0, &result));
-    check_all(g.norm > 0.0 && fabs(result.grad_norm - g.norm) <= 1e-6 * g.norm);
+    double want = g.norm[t->trainer.optimizer.grad_norm];
+    check_all(want > 0.0 && fabs(result.grad_norm - want) <= 1e-6 * want);
     session_close(&s);
 }
 
@@ -75,6 +85,25 @@ static void case_12_the_norm_counts_every_parameter_once(void **state)
     for (int64_t i = 0; i < meshes.n; i++) {
         const int64_t *m = meshes.items[i].mesh;
         t.shape.tied = i % 2; /* a tied table counts once */
+        t = task_on(t, m[0], m[1], m[2], m[3]);
+        check_norm(&t);
+        check_like_one_rank(&t);
+    }
+    free(meshes.items);
+}
+
+static void case_12_the_infinity_norm_is_the_largest_element(void **state)
+{
+    task t = task_default();
+    variant_list meshes;
+
+    (void)state;
+    t.trainer.optimizer.grad_norm = NDM_GRAD_NORM_INF;
+    t.trainer.optimizer.grad_clip = 0.005;
+    list_meshes(ndm_world_size(world), &meshes);
+    for (int64_t i = 0; i < meshes.n; i++) {
+        const int64_t *m = meshes.items[i].mesh;
+        t.shape.tied = i % 2;
         t = task_on(t, m[0], m[1], m[2], m[3]);
         check_norm(&t);
         check_like_one_rank(&t);
@@ -286,6 +315,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_12_the_norm_counts_every_parameter_once),
+        cmocka_unit_test(case_12_the_infinity_norm_is_the_largest_element),
         cmocka_unit_test(case_13_every_parameter_changes),
         cmocka_unit_test(case_14_master_weights_are_fp32),
         cmocka_unit_test(case_15_fewer_elements_than_ranks),
