@@ -134,7 +134,7 @@ static void attention_backward(const ndm_bench_shape *s, ndm_case *c)
 {
     ndm_attention_args a = attention_shape(s);
 
-    ndm_case_attention_backward(c, &a, 0, 0, 0);
+    ndm_case_attention_backward(c, &a, 0, 0, 0, NDM_F32);
 }
 
 static void attention_merge(const ndm_bench_shape *s, ndm_case *c)

@@ -41,12 +41,22 @@ double ndm_case_tolerance(ndm_op op)
     return tolerances[op];
 }
 
-/* Half-width results may round to the neighbour: one unit in the last place. */
+/* One unit in the last place, twice the rounding error. */
+static double unit_of(ndm_dtype dtype)
+{
+    return dtype == NDM_BF16 ? 0x1p-7 : 0x1p-10;
+}
+
+/* Half-width results may round to the neighbour. Attention may round its probabilities and their
+ * gradients to the type of its inputs, which is what matrix units take. */
 static double buffer_tolerance(const ndm_case *c, const ndm_case_buffer *b)
 {
-    if (tolerances[c->op] == 0.0 || b->dtype == NDM_F32 || b->dtype == NDM_F64)
+    bool matrices = c->op == NDM_OP_attention || c->op == NDM_OP_attention_backward;
+    bool sum = b->dtype == NDM_F32 || b->dtype == NDM_F64;
+
+    if (tolerances[c->op] == 0.0 || (sum && (b->exact || c->activations == NDM_F32 || !matrices)))
         return tolerances[c->op];
-    return b->dtype == NDM_BF16 ? 0x1p-7 : 0x1p-10;
+    return unit_of(sum ? c->activations : b->dtype);
 }
 
 ndm_case_buffer *ndm_case_add(ndm_case *c, const char *name, size_t slot, ndm_dtype dtype,
@@ -194,6 +204,22 @@ ndm_status ndm_case_data_copy(const ndm_case *c, const ndm_case_data *from, ndm_
     for (int i = 0; i < c->buffers; i++)
         memcpy(data->image[i], from->image[i], (size_t)image_bytes(&c->buffer[i], from->misalign));
     return NDM_OK;
+}
+
+double ndm_case_value(const ndm_case *c, const ndm_case_data *data, int buffer, int64_t row,
+                      int64_t col)
+{
+    const ndm_case_buffer *b = &c->buffer[buffer];
+    return get_element(b, data->image[buffer] + data_offset(b, data->misalign),
+                       row * b->stride + col);
+}
+
+void ndm_case_set_value(const ndm_case *c, ndm_case_data *data, int buffer, int64_t row,
+                        int64_t col, double value)
+{
+    const ndm_case_buffer *b = &c->buffer[buffer];
+    set_element(b, data->image[buffer] + data_offset(b, data->misalign), row * b->stride + col,
+                value);
 }
 
 void ndm_case_data_finish(ndm_case_data *data)

@@ -21,6 +21,7 @@ typedef struct ndm_case_buffer {
     ndm_dtype dtype;
     int64_t rows, width, stride; /* elements */
     bool output;                 /* the kernel writes it; others must stay as they are */
+    bool exact;   /* no rounded intermediate goes into it, whatever the type of activations */
     bool scratch; /* contents after the run mean nothing; only its guards are compared */
     ndm_case_fill fill;
     double low, high;
@@ -38,6 +39,7 @@ typedef union ndm_case_args {
 
 typedef struct ndm_case {
     ndm_op op;
+    ndm_dtype activations; /* type of inputs and outputs that are activations or their gradients */
     char label[NDM_CASE_LABEL]; /* op, shape and options */
     ndm_case_args args;         /* pointers are NULL until they are bound to memory */
     ndm_case_buffer buffer[NDM_CASE_BUFFERS];
@@ -60,8 +62,8 @@ typedef struct ndm_case_memory {
     void *image[NDM_CASE_BUFFERS];
 } ndm_case_memory;
 
-/* Case i of the list that checks an op: odd sizes, strides, every option. False when i is past the
- * end. */
+/* Case i of the list that checks an op: odd sizes, strides, every option, activations in fp32 and
+ * in bf16. False when i is past the end. */
 bool ndm_case_get(ndm_op op, int64_t i, ndm_case *c);
 
 /* Fills images by (seed, buffer, element) and prepares them. Freed with ndm_case_data_finish(). */
@@ -70,6 +72,12 @@ NDM_MUST_USE ndm_status ndm_case_data_init(const ndm_case *c, uint64_t seed, int
 NDM_MUST_USE ndm_status ndm_case_data_copy(const ndm_case *c, const ndm_case_data *from,
                                            ndm_case_data *data);
 void ndm_case_data_finish(ndm_case_data *data);
+
+/* An element of a buffer's image. */
+double ndm_case_value(const ndm_case *c, const ndm_case_data *data, int buffer, int64_t row,
+                      int64_t col);
+void ndm_case_set_value(const ndm_case *c, ndm_case_data *data, int buffer, int64_t row,
+                        int64_t col, double value);
 
 /* To run: upload (binds the arguments to device memory), launch as often as wanted, download,
  * release. */
@@ -93,7 +101,7 @@ NDM_MUST_USE ndm_status ndm_case_compare(const ndm_case *c, const ndm_case_data 
                                          double *error);
 bool ndm_case_same_bits(const ndm_case *c, const ndm_case_data *a, const ndm_case_data *b);
 
-double ndm_case_tolerance(ndm_op op); /* of fp32 outputs */
+double ndm_case_tolerance(ndm_op op); /* of fp32 outputs of fp32 inputs */
 int64_t
 ndm_case_bytes(const ndm_case *c); /* of all buffers, outputs that are read as well counted once */
 
@@ -107,6 +115,6 @@ void ndm_case_alias(ndm_case_buffer *buffer,
 void ndm_case_gemm(ndm_case *c, const ndm_gemm_args *shape, bool bias, int64_t pad);
 void ndm_case_attention(ndm_case *c, const ndm_attention_args *shape, int mask, int64_t pad);
 void ndm_case_attention_backward(ndm_case *c, const ndm_attention_args *shape, int mask,
-                                 int accumulate, int64_t pad);
+                                 int accumulate, int64_t pad, ndm_dtype d_dtype);
 
 #endif

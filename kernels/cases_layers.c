@@ -3,8 +3,14 @@
 #include <math.h>
 
 #include "kernels/cases_list.h"
+#include "kernels/ref.h"
 
-static const ndm_dtype weight_types[] = {NDM_F32, NDM_BF16, NDM_F16};
+/* Type `option` of weights. With activations of 16 bit, that type or fp32. */
+static ndm_dtype weight_type(const ndm_case *c, int64_t option)
+{
+    static const ndm_dtype types[] = {NDM_F32, NDM_BF16, NDM_F16};
+    return c->activations == NDM_F32 || option == 0 ? types[option] : c->activations;
+}
 
 /* ---- embedding ------------------------------------------------------------------------------- */
 
@@ -13,12 +19,13 @@ enum { POSITIONS = 11 };
 bool ndm_case_get_embedding(int64_t i, ndm_case *c)
 {
     ndm_embedding_args *a = &c->args.embedding;
-    ndm_dtype dtype = weight_types[case_option(&i, 3)];
+    ndm_dtype dtype = weight_type(c, case_option(&i, 3));
     bool positions = case_option(&i, 2), scaled = case_option(&i, 2);
 
     if (i >= CASE_SIZES)
         return false;
     *a = (ndm_embedding_args){.dtype = dtype,
+                              .out_dtype = c->activations,
                               .scale = scaled ? 0.3f : 1.0f,
                               .n = case_size(i, 5),
                               .width = case_size(i, 1),
@@ -32,7 +39,7 @@ bool ndm_case_get_embedding(int64_t i, ndm_case *c)
         IN(embedding, position_table, dtype, POSITIONS, a->width, a->width);
         case_range(IN(embedding, positions, NDM_I32, 1, a->n, a->n), 0, POSITIONS);
     }
-    OUT(embedding, out, NDM_F32, a->n, a->width, a->width);
+    OUT(embedding, out, c->activations, a->n, a->width, a->width);
     LABEL("embedding n %lld C %lld rows %lld..+%lld %s positions %d scale %g", (long long)a->n,
           (long long)a->width, (long long)a->first, (long long)a->rows, case_weight_name(dtype),
           positions, (double)a->scale);
@@ -46,7 +53,8 @@ bool ndm_case_get_embedding_backward(int64_t i, ndm_case *c)
 
     if (i >= 2 * CASE_SIZES)
         return false;
-    *a = (ndm_embedding_backward_args){.scale = scaled ? 0.3f : 1.0f,
+    *a = (ndm_embedding_backward_args){.dout_dtype = c->activations,
+                                       .scale = scaled ? 0.3f : 1.0f,
                                        .n = case_size(i, 5),
                                        .width = case_size(i, 1),
                                        .first = i % 2 ? 17 : 0,
@@ -54,7 +62,7 @@ bool ndm_case_get_embedding_backward(int64_t i, ndm_case *c)
                                        .position_rows = POSITIONS};
     case_range(IN(embedding_backward, ids, NDM_I32, 1, a->n, a->n), (double)a->first - 5,
                (double)(a->first + a->rows + 5));
-    IN(embedding_backward, dout, NDM_F32, a->n, a->width, a->width);
+    IN(embedding_backward, dout, c->activations, a->n, a->width, a->width);
     OUT(embedding_backward, dtable, NDM_F32, a->rows, a->width, a->width);
     if (positions) {
         case_range(IN(embedding_backward, positions, NDM_I32, 1, a->n, a->n), 0, POSITIONS);
@@ -72,16 +80,16 @@ enum norm_place { NORM_APART, NORM_IN_PLACE, NORM_RESIDUAL, NORM_RESIDUAL_IN_PLA
 
 static void norm_buffers(ndm_case *c, const ndm_norm_args *a, int64_t place, bool bias)
 {
-    ndm_case_buffer *x = IN(norm, x, NDM_F32, a->n, a->width, a->x_stride);
+    ndm_case_buffer *x = IN(norm, x, c->activations, a->n, a->width, a->x_stride);
 
     if (place == NORM_IN_PLACE)
         ALIAS(case_output(x), norm, y);
     else
-        OUT(norm, y, NDM_F32, a->n, a->width, a->y_stride);
+        OUT(norm, y, c->activations, a->n, a->width, a->y_stride);
     if (place >= NORM_RESIDUAL)
-        IN(norm, residual, NDM_F32, a->n, a->width, a->width);
+        IN(norm, residual, c->activations, a->n, a->width, a->width);
     if (place == NORM_RESIDUAL)
-        OUT(norm, sum, NDM_F32, a->n, a->width, a->width);
+        OUT(norm, sum, c->activations, a->n, a->width, a->width);
     if (place == NORM_RESIDUAL_IN_PLACE)
         ALIAS(case_output(x), norm, sum);
     IN(norm, weight, a->dtype, 1, a->width, a->width);
@@ -96,12 +104,13 @@ bool ndm_case_get_norm(int64_t i, ndm_case *c)
 {
     ndm_norm_args *a = &c->args.norm;
     int64_t pad = i % 4 * 3, place = case_option(&i, NORM_PLACES), kind = case_option(&i, 3);
-    ndm_dtype dtype = weight_types[case_option(&i, 3)];
+    ndm_dtype dtype = weight_type(c, case_option(&i, 3));
 
     if (i >= CASE_SIZES + 2)
         return false;
     /* kinds: RMSNorm, LayerNorm, LayerNorm with a bias; the last two shapes are wide */
     *a = (ndm_norm_args){.layer_norm = kind > 0,
+                         .x_dtype = c->activations,
                          .dtype = dtype,
                          .eps = 1e-5f,
                          .weight_offset = i % 2 ? 1.0f : 0.0f,
@@ -123,11 +132,11 @@ static ndm_status prepare_norm_backward(ndm_case *c)
     const ndm_norm_backward_args *a = &c->args.norm_backward;
 
     for (int64_t i = 0; i < a->n; i++) {
-        const float *x = (const float *)a->x + i * a->x_stride;
+        ref_row x = ref_row_of(a->x, a->x_dtype, i * a->x_stride);
         double sum = 0.0, square = 0.0;
         for (int64_t j = 0; j < a->width; j++) {
-            sum += x[j];
-            square += (double)x[j] * x[j];
+            sum += ref_get(x, j);
+            square += (double)ref_get(x, j) * ref_get(x, j);
         }
         double mean = a->layer_norm ? sum / (double)a->width : 0.0;
         double variance = square / (double)a->width - mean * mean;
@@ -144,13 +153,13 @@ static void norm_backward_buffers(ndm_case *c, const ndm_norm_backward_args *a, 
                                   bool bias)
 {
     double scale = sqrt((double)a->n);
-    ndm_case_buffer *dy = IN(norm_backward, dy, NDM_F32, a->n, a->width, a->dy_stride);
+    ndm_case_buffer *dy = IN(norm_backward, dy, c->activations, a->n, a->width, a->dy_stride);
 
     if (place == GRADIENT_IN_PLACE)
         ALIAS(case_output(dy), norm_backward, dx);
     else
-        OUT(norm_backward, dx, NDM_F32, a->n, a->width, a->dx_stride);
-    IN(norm_backward, x, NDM_F32, a->n, a->width, a->x_stride);
+        OUT(norm_backward, dx, c->activations, a->n, a->width, a->dx_stride);
+    IN(norm_backward, x, c->activations, a->n, a->width, a->x_stride);
     if (a->layer_norm)
         IN(norm_backward, mean, NDM_F32, 1, a->n, a->n);
     IN(norm_backward, rstd, NDM_F32, 1, a->n, a->n);
@@ -164,11 +173,12 @@ bool ndm_case_get_norm_backward(int64_t i, ndm_case *c)
 {
     ndm_norm_backward_args *a = &c->args.norm_backward;
     int64_t pad = i % 4 * 3, place = case_option(&i, GRADIENT_PLACES), kind = case_option(&i, 3);
-    ndm_dtype dtype = weight_types[case_option(&i, 3)];
+    ndm_dtype dtype = weight_type(c, case_option(&i, 3));
 
     if (i >= CASE_SIZES + 2)
         return false;
     *a = (ndm_norm_backward_args){.layer_norm = kind > 0,
+                                  .x_dtype = c->activations,
                                   .accumulate = place == GRADIENT_ACCUMULATED,
                                   .dtype = dtype,
                                   .weight_offset = i % 2 ? 1.0f : 0.0f,
@@ -197,10 +207,13 @@ bool ndm_case_get_rope(int64_t i, ndm_case *c)
 
     if (i >= CASE_SIZES)
         return false;
-    *a = (ndm_rope_args){
-        .n = case_size(i, 5), .heads = heads, .head_dim = 2 * case_size(i, 1), .sign = sign};
+    *a = (ndm_rope_args){.x_dtype = c->activations,
+                         .n = case_size(i, 5),
+                         .heads = heads,
+                         .head_dim = 2 * case_size(i, 1),
+                         .sign = sign};
     a->stride = heads * a->head_dim + pad;
-    OUT(rope, x, NDM_F32, a->n, heads * a->head_dim, a->stride);
+    OUT(rope, x, c->activations, a->n, heads * a->head_dim, a->stride);
     case_range(IN(rope, positions, NDM_I32, 1, a->n, a->n), 0, POSITIONS);
     case_range(IN(rope, cos, NDM_F32, POSITIONS, a->head_dim / 2, a->head_dim / 2), -1, 1);
     case_range(IN(rope, sin, NDM_F32, POSITIONS, a->head_dim / 2, a->head_dim / 2), -1, 1);
@@ -222,17 +235,20 @@ bool ndm_case_get_act(int64_t i, ndm_case *c)
 
     if (i >= CASE_SIZES)
         return false;
-    *a = (ndm_act_args){
-        .activation = activation, .gated = gated, .n = case_size(i, 5), .width = case_size(i, 1)};
+    *a = (ndm_act_args){.activation = activation,
+                        .gated = gated,
+                        .x_dtype = c->activations,
+                        .n = case_size(i, 5),
+                        .width = case_size(i, 1)};
     int64_t x_width = gated ? 2 * a->width : a->width;
     a->x_stride = x_width + pad;
     a->y_stride = in_place ? a->x_stride : a->width + 2 * pad;
-    ndm_case_buffer *x = IN(act, x, NDM_F32, a->n, x_width, a->x_stride);
+    ndm_case_buffer *x = IN(act, x, c->activations, a->n, x_width, a->x_stride);
     x->high = large ? 40.0 : 2.0;
     if (in_place)
         ALIAS(case_output(x), act, y);
     else
-        OUT(act, y, NDM_F32, a->n, a->width, a->y_stride);
+        OUT(act, y, c->activations, a->n, a->width, a->y_stride);
     LABEL("act %s gated %d n %lld F %lld pad %lld in_place %d large %d",
           activation_names[activation], gated, (long long)a->n, (long long)a->width, (long long)pad,
           in_place, large);
@@ -249,22 +265,25 @@ bool ndm_case_get_act_backward(int64_t i, ndm_case *c)
 
     if (i >= CASE_SIZES)
         return false;
-    *a = (ndm_act_backward_args){
-        .activation = activation, .gated = gated, .n = case_size(i, 5), .width = case_size(i, 1)};
+    *a = (ndm_act_backward_args){.activation = activation,
+                                 .gated = gated,
+                                 .x_dtype = c->activations,
+                                 .n = case_size(i, 5),
+                                 .width = case_size(i, 1)};
     int64_t x_width = gated ? 2 * a->width : a->width;
     a->x_stride = x_width + pad;
     a->dy_stride = a->width + 2 * pad;
     a->dx_stride = in_place ? a->x_stride : x_width + pad / 5;
     a->y_stride = a->width + pad / 5;
-    ndm_case_buffer *x = IN(act_backward, x, NDM_F32, a->n, x_width, a->x_stride);
+    ndm_case_buffer *x = IN(act_backward, x, c->activations, a->n, x_width, a->x_stride);
     x->high = large ? 40.0 : 2.0;
     if (in_place)
         ALIAS(case_output(x), act_backward, dx);
     else
-        OUT(act_backward, dx, NDM_F32, a->n, x_width, a->dx_stride);
-    IN(act_backward, dy, NDM_F32, a->n, a->width, a->dy_stride);
+        OUT(act_backward, dx, c->activations, a->n, x_width, a->dx_stride);
+    IN(act_backward, dy, c->activations, a->n, a->width, a->dy_stride);
     if (again)
-        OUT(act_backward, y, NDM_F32, a->n, a->width, a->y_stride);
+        OUT(act_backward, y, c->activations, a->n, a->width, a->y_stride);
     LABEL("act_backward %s gated %d n %lld F %lld pad %lld in_place %d large %d again %d",
           activation_names[activation], gated, (long long)a->n, (long long)a->width, (long long)pad,
           in_place, large, again);

@@ -36,12 +36,13 @@ bool ndm_case_get_ce_stats(int64_t i, ndm_case *c)
 
     if (i >= CASE_SIZES + 2)
         return false;
-    *a = (ndm_ce_stats_args){.n = case_size(i, 5),
+    *a = (ndm_ce_stats_args){.x_dtype = c->activations,
+                             .n = case_size(i, 5),
                              .first = first,
                              .width = i < CASE_SIZES ? case_size(i, 1) : 3000 + 37 * i};
     a->valid_width = valid_columns(a->width, valid);
     a->stride = a->width + pad;
-    IN(ce_stats, logits, NDM_F32, a->n, a->width, a->stride)->high = spread;
+    IN(ce_stats, logits, c->activations, a->n, a->width, a->stride)->high = spread;
     case_range(IN(ce_stats, targets, NDM_I32, 1, a->n, a->n), (double)first - 3,
                (double)(first + a->width + 3));
     OUT(ce_stats, stats, NDM_F32, a->n, 4, 4)->scale = spread * sqrt((double)a->width);
@@ -88,6 +89,7 @@ static ndm_status prepare_ce_apply(ndm_case *c)
 {
     const ndm_ce_apply_args *a = &c->args.ce_apply;
     ndm_ce_stats_args stats = {.logits = a->logits,
+                               .x_dtype = a->x_dtype,
                                .targets = a->targets,
                                .n = a->n,
                                .width = a->width,
@@ -109,7 +111,8 @@ bool ndm_case_get_ce_apply(int64_t i, ndm_case *c)
 
     if (i >= CASE_SIZES + 2)
         return false;
-    *a = (ndm_ce_apply_args){.n = case_size(i, 5),
+    *a = (ndm_ce_apply_args){.x_dtype = c->activations,
+                             .n = case_size(i, 5),
                              .first = first,
                              .width = i < CASE_SIZES ? case_size(i, 1) : 3000 + 37 * i,
                              .grad_scale = 0.25f,
@@ -119,7 +122,7 @@ bool ndm_case_get_ce_apply(int64_t i, ndm_case *c)
     a->valid_width = valid_columns(a->width, valid);
     a->stride = a->width + pad;
     a->vocabulary = first + a->valid_width + 7;
-    ndm_case_buffer *logits = IN(ce_apply, logits, NDM_F32, a->n, a->width, a->stride);
+    ndm_case_buffer *logits = IN(ce_apply, logits, c->activations, a->n, a->width, a->stride);
     logits->high = 3.0;
     logits->scale = 0.05;
     logits->output = grad;
@@ -262,8 +265,8 @@ bool ndm_case_get_scale(int64_t i, ndm_case *c)
 
     if (i >= VECTOR_LENGTHS)
         return false;
-    *a = (ndm_scale_args){.factor = 0.3f, .n = vector_length(i)};
-    OUT(scale, x, NDM_F32, 1, a->n, a->n);
+    *a = (ndm_scale_args){.x_dtype = c->activations, .factor = 0.3f, .n = vector_length(i)};
+    OUT(scale, x, c->activations, 1, a->n, a->n);
     LABEL("scale n %lld", (long long)a->n);
     return true;
 }
@@ -275,9 +278,12 @@ bool ndm_case_get_add(int64_t i, ndm_case *c)
 
     if (i >= VECTOR_LENGTHS)
         return false;
-    *a = (ndm_add_args){.factor = factor, .n = vector_length(i)};
-    OUT(add, y, NDM_F32, 1, a->n, a->n);
-    IN(add, x, NDM_F32, 1, a->n, a->n);
+    *a = (ndm_add_args){.y_dtype = i % 2 ? NDM_F32 : c->activations,
+                        .x_dtype = c->activations,
+                        .factor = factor,
+                        .n = vector_length(i)};
+    OUT(add, y, a->y_dtype, 1, a->n, a->n);
+    IN(add, x, a->x_dtype, 1, a->n, a->n);
     LABEL("add n %lld factor %g", (long long)a->n, (double)factor);
     return true;
 }
@@ -289,9 +295,11 @@ bool ndm_case_get_colsum(int64_t i, ndm_case *c)
 
     if (i >= 2 * CASE_SIZES)
         return false;
-    *a = (ndm_colsum_args){.m = i < CASE_SIZES ? case_size(i, 5) : 40 * i, .n = case_size(i, 1)};
+    *a = (ndm_colsum_args){.x_dtype = c->activations,
+                           .m = i < CASE_SIZES ? case_size(i, 5) : 40 * i,
+                           .n = case_size(i, 1)};
     a->stride = a->n + pad;
-    IN(colsum, x, NDM_F32, a->m, a->n, a->stride);
+    IN(colsum, x, c->activations, a->m, a->n, a->stride);
     OUT(colsum, out, NDM_F32, 1, a->n, a->n)->scale = sqrt((double)a->m);
     LABEL("colsum m %lld n %lld stride %lld", (long long)a->m, (long long)a->n,
           (long long)a->stride);

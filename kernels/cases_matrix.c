@@ -7,7 +7,33 @@
 #include "kernels/cases_list.h"
 #include "kernels/ref.h"
 
-bool ndm_case_get(ndm_op op, int64_t i, ndm_case *c)
+/* Ops of parameters, statistics or bytes have no activations. */
+static bool has_activations(ndm_op op)
+{
+    switch (op) {
+    case NDM_OP_ce_merge:
+    case NDM_OP_adamw:
+    case NDM_OP_sumsq:
+    case NDM_OP_cast:
+    case NDM_OP_copy2d:
+    case NDM_OP_init:
+        return false;
+    default:
+        return true;
+    }
+}
+
+/* Of every three cases two are consecutive ones in fp32, and the third is one of these, now the
+ * first and now the second, in bf16. */
+static int64_t choose_activations(int64_t i, ndm_dtype *activations)
+{
+    int64_t pair = i / 3, part = i % 3;
+
+    *activations = part < 2 ? NDM_F32 : NDM_BF16;
+    return 2 * pair + (part < 2 ? part : (pair + pair / 2 + pair / 8) % 2);
+}
+
+static bool generate(ndm_op op, int64_t i, ndm_case *c)
 {
     static bool (*const generators[NDM_OP_COUNT])(int64_t, ndm_case *) = {
 #define GENERATOR(name, doc) ndm_case_get_##name,
@@ -15,9 +41,23 @@ bool ndm_case_get(ndm_op op, int64_t i, ndm_case *c)
 #undef GENERATOR
     };
 
+    return generators[op](i, c);
+}
+
+bool ndm_case_get(ndm_op op, int64_t i, ndm_case *c)
+{
     memset(c, 0, sizeof *c);
     c->op = op;
-    return generators[op](i, c);
+    if (has_activations(op))
+        i = choose_activations(i, &c->activations);
+    if (!generate(op, i, c))
+        return false;
+    if (c->activations != NDM_F32) {
+        size_t used = strlen(c->label);
+        (void)snprintf(c->label + used, sizeof c->label - used, " in %s",
+                       ndm_dtype_name(c->activations));
+    }
+    return true;
 }
 
 /* ---- matrix product -------------------------------------------------------------------------- */
@@ -26,7 +66,7 @@ void ndm_case_gemm(ndm_case *c, const ndm_gemm_args *shape, bool bias, int64_t p
 {
     ndm_gemm_args *a = &c->args.gemm;
 
-    *c = (ndm_case){.op = NDM_OP_gemm, .args.gemm = *shape};
+    *c = (ndm_case){.op = NDM_OP_gemm, .activations = shape->a_dtype, .args.gemm = *shape};
     a->lda = (a->trans_a ? a->m : a->k) + pad;
     a->ldb = (a->trans_b ? a->k : a->n) + pad;
     a->ldc = a->n + pad;
@@ -64,6 +104,10 @@ bool ndm_case_get_gemm(int64_t i, ndm_case *c)
                        .alpha = factors[factor][0],
                        .beta = factors[factor][1],
                        .b_dtype = half ? NDM_BF16 : NDM_F32};
+    if (c->activations != NDM_F32) { /* the sums of a gradient, or the next activations */
+        a.a_dtype = a.b_dtype = c->activations;
+        a.c_dtype = half ? NDM_F32 : c->activations;
+    }
     const int64_t *large = i < 2 * CASE_SIZES ? NULL : large_products[i - 2 * CASE_SIZES];
     a.m = large ? large[0] : case_size(i, 1);
     a.n = large ? large[1] : case_size(i, 5);
@@ -181,16 +225,16 @@ static void attention_inputs(ndm_case *c, const ndm_attention_args *a, int mask,
     bool indexed = mask == MASK_ZIGZAG || mask == MASK_BLOCK || mask == MASK_SUFFIX;
 
 #define FIELD(field) #field, at + offsetof(ndm_attention_args, field)
-    ndm_case_add(c, FIELD(q), NDM_F32, queries, width, a->q_stride)->high = 1.5;
-    ndm_case_add(c, FIELD(k), NDM_F32, keys, kv_width, a->k_stride)->high = 1.5;
-    ndm_case_add(c, FIELD(v), NDM_F32, keys, kv_width, a->v_stride);
+    ndm_case_add(c, FIELD(q), a->x_dtype, queries, width, a->q_stride)->high = 1.5;
+    ndm_case_add(c, FIELD(k), a->x_dtype, keys, kv_width, a->k_stride)->high = 1.5;
+    ndm_case_add(c, FIELD(v), a->x_dtype, keys, kv_width, a->v_stride);
     if (indexed) {
         ndm_case_add(c, FIELD(q_index), NDM_I32, 1, queries, queries);
         ndm_case_add(c, FIELD(k_index), NDM_I32, 1, keys, keys);
     }
     if (mask == MASK_DOCUMENTS || mask == MASK_ZIGZAG || mask == MASK_SUFFIX)
         ndm_case_add(c, FIELD(q_first), NDM_I32, 1, queries, queries);
-    ndm_case_add(c, FIELD(out), NDM_F32, queries, width, a->out_stride);
+    ndm_case_add(c, FIELD(out), a->out_dtype, queries, width, a->out_stride);
     ndm_case_add(c, FIELD(lse), NDM_F32, a->batch * a->heads, a->tq, a->tq);
 #undef FIELD
     c->variant = mask;
@@ -209,23 +253,29 @@ void ndm_case_attention(ndm_case *c, const ndm_attention_args *shape, int mask, 
 {
     ndm_attention_args *a = &c->args.attention;
 
-    *c = (ndm_case){.op = NDM_OP_attention, .args.attention = *shape, .prepare = prepare_attention};
+    *c = (ndm_case){.op = NDM_OP_attention,
+                    .activations = shape->x_dtype,
+                    .args.attention = *shape,
+                    .prepare = prepare_attention};
     attention_strides(a, mask, pad);
     attention_inputs(c, a, mask, 0);
     c->buffer[c->buffers - 1].output = c->buffer[c->buffers - 2].output = true;
+    c->buffer[c->buffers - 1].exact = true;
     attention_label(c, a, mask, "");
 }
 
 void ndm_case_attention_backward(ndm_case *c, const ndm_attention_args *shape, int mask,
-                                 int accumulate, int64_t pad)
+                                 int accumulate, int64_t pad, ndm_dtype d_dtype)
 {
     ndm_attention_backward_args *a = &c->args.attention_backward;
     const ndm_attention_args *f = &a->forward;
 
     *c = (ndm_case){.op = NDM_OP_attention_backward,
+                    .activations = shape->x_dtype,
                     .args.attention_backward.forward = *shape,
                     .prepare = prepare_attention_backward};
     attention_strides(&a->forward, mask, pad);
+    a->d_dtype = d_dtype;
     a->accumulate_dq = accumulate & 1;
     a->accumulate_dkv = accumulate & 2;
     a->make_delta = !(accumulate & 4);
@@ -237,14 +287,14 @@ void ndm_case_attention_backward(ndm_case *c, const ndm_attention_args *shape, i
     int64_t width = f->heads * f->head_dim, kv_width = f->kv_heads * f->head_dim;
     int64_t queries = f->batch * f->tq, keys = f->batch * f->tk;
     double scale = sqrt((double)f->head_dim);
-    IN(attention_backward, dout, NDM_F32, queries, width, a->dout_stride);
+    IN(attention_backward, dout, f->out_dtype, queries, width, a->dout_stride);
     ndm_case_buffer *delta = IN(attention_backward, delta, NDM_F32, f->batch * f->heads, f->tq,
                                 f->tq);
-    delta->output = a->make_delta;
+    delta->output = delta->exact = a->make_delta;
     delta->scale = scale;
-    OUT(attention_backward, dq, NDM_F32, queries, width, a->dq_stride)->scale = scale;
-    OUT(attention_backward, dk, NDM_F32, keys, kv_width, a->dk_stride)->scale = scale;
-    OUT(attention_backward, dv, NDM_F32, keys, kv_width, a->dv_stride)->scale = scale;
+    OUT(attention_backward, dq, d_dtype, queries, width, a->dq_stride)->scale = scale;
+    OUT(attention_backward, dk, d_dtype, keys, kv_width, a->dk_stride)->scale = scale;
+    OUT(attention_backward, dv, d_dtype, keys, kv_width, a->dv_stride)->scale = scale;
     c->flop *= 2.5;
     char options[64];
     (void)snprintf(options, sizeof options, "accumulate dq %d dkv %d delta %d", a->accumulate_dq,
@@ -263,12 +313,14 @@ static const int64_t attention_shapes[][6] = {
 };
 enum { ATTENTION_SHAPES = sizeof attention_shapes / sizeof attention_shapes[0] };
 
-static ndm_attention_args attention_shape(int64_t i, int mask)
+static ndm_attention_args attention_shape(const ndm_case *c, int64_t i, int mask)
 {
     const int64_t *s = attention_shapes[i];
     bool square = mask == MASK_CAUSAL || mask == MASK_DOCUMENTS || mask == MASK_ZIGZAG;
 
-    return (ndm_attention_args){.batch = s[0],
+    return (ndm_attention_args){.x_dtype = c->activations,
+                                .out_dtype = c->activations,
+                                .batch = s[0],
                                 .tq = s[1],
                                 .tk = square ? s[1] : s[2],
                                 .heads = s[3],
@@ -283,7 +335,9 @@ bool ndm_case_get_attention(int64_t i, ndm_case *c)
 
     if (i >= ATTENTION_SHAPES)
         return false;
-    ndm_attention_args shape = attention_shape(i, mask);
+    ndm_attention_args shape = attention_shape(c, i, mask);
+    if ((i + mask) % 2) /* a part of a result that is merged */
+        shape.out_dtype = NDM_F32;
     ndm_case_attention(c, &shape, mask, pad);
     return true;
 }
@@ -297,8 +351,9 @@ bool ndm_case_get_attention_backward(int64_t i, ndm_case *c)
 
     if (i >= ATTENTION_SHAPES)
         return false;
-    ndm_attention_args shape = attention_shape(i, mask);
-    ndm_case_attention_backward(c, &shape, mask, accumulate, pad);
+    ndm_attention_args shape = attention_shape(c, i, mask);
+    ndm_case_attention_backward(c, &shape, mask, accumulate, pad,
+                                (i + more) % 2 ? NDM_F32 : c->activations);
     return true;
 }
 
@@ -325,13 +380,18 @@ bool ndm_case_get_attention_merge(int64_t i, ndm_case *c)
         return false;
     const int64_t *s = attention_shapes[i];
     ndm_attention_merge_args *a = &c->args.attention_merge;
-    *a = (ndm_attention_merge_args){.batch = s[0], .t = s[1], .heads = s[3], .head_dim = s[5]};
+    *a = (ndm_attention_merge_args){.out_dtype = i % 2 ? NDM_F32 : c->activations,
+                                    .part_dtype = i % 3 == 1 ? NDM_F32 : c->activations,
+                                    .batch = s[0],
+                                    .t = s[1],
+                                    .heads = s[3],
+                                    .head_dim = s[5]};
     int64_t width = a->heads * a->head_dim, rows = a->batch * a->t;
     a->out_stride = width + pad;
     a->part_stride = width + 2 * pad;
-    OUT(attention_merge, out, NDM_F32, rows, width, a->out_stride);
+    OUT(attention_merge, out, a->out_dtype, rows, width, a->out_stride);
     OUT(attention_merge, lse, NDM_F32, a->batch * a->heads, a->t, a->t)->high = 5.0;
-    IN(attention_merge, part, NDM_F32, rows, width, a->part_stride);
+    IN(attention_merge, part, a->part_dtype, rows, width, a->part_stride);
     IN(attention_merge, part_lse, NDM_F32, a->batch * a->heads, a->t, a->t)->high = 5.0;
     c->prepare = prepare_attention_merge;
     LABEL("attention_merge B %lld T %lld H %lld D %lld pad %lld", (long long)a->batch,

@@ -55,7 +55,7 @@ typedef struct ndm_embedding_backward_args {
 } ndm_embedding_backward_args;
 
 /* Optional residual: x += residual first, written to sum (sum may be x; both then packed like x:
- * x_stride is width). Then y = x * rstd * weight (RMSNorm), or (x - mean) * rstd * weight + bias
+ * x_stride is width) and rounded there: the norm is of what sum holds. Then y = x * rstd * weight (RMSNorm), or (x - mean) * rstd * weight + bias
  * (LayerNorm). Rows are of `width`, `stride` apart in x, y. RMSNorm per head: width = D, rows
  * strided. weight_offset is added to the weight (Gemma's 1 + w). */
 typedef struct ndm_norm_args {

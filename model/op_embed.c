@@ -14,6 +14,7 @@ ndm_status ndm_embed_forward(const ndm_run *run)
     const ndm_sizes *s = &m->size;
     float *x0 = m->slots[S_X0][0]; /* the stream of layer 0 */
     bool split = s->local != s->padded;
+    float *full = split ? m->branch : x0;
     ndm_embedding_args args = {
         .ids = m->ids,
         .table = ndm_block_weight(run->block, W_EMBED),
@@ -25,14 +26,14 @@ ndm_status ndm_embed_forward(const ndm_run *run)
         .width = s->hidden,
         .first = s->vocab_first,
         .rows = s->vocab_rows,
-        .out = split ? m->branch : x0,
+        .out = full,
     };
 
     NDM_TRY(ndm_embedding(m->context->compute, &args));
     m->stream = x0;
     m->pending = false;
-    float *mine = args.out + s->row0 * s->hidden;
-    NDM_TRY(ndm_engine_linear_out(m->context, NDM_FORWARD, mine, args.out, s->padded, s->hidden));
+    float *mine = full + s->row0 * s->hidden;
+    NDM_TRY(ndm_engine_linear_out(m->context, NDM_FORWARD, mine, full, s->padded, s->hidden));
     if (!split)
         return NDM_OK;
     return ndm_copy(m->context->compute, x0, mine, s->local * s->hidden * (int64_t)sizeof(float),
