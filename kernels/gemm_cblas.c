@@ -4,7 +4,7 @@
  *
  * An OpenBLAS older than the CPU falls back to kernels five times slower without a word, and reads
  * OPENBLAS_CORETYPE only while it is loaded: the probe sets that variable, and one thread, before,
- * unless they are set already. */
+ * unless they are set already. NDM_BLAS names another library, such as MKL's libmkl_rt.so. */
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -18,8 +18,6 @@ typedef void (*sgemm)(int order, int trans_a, int trans_b, int m, int n, int k, 
                       const float *a, int lda, const float *b, int ldb, float beta, float *c,
                       int ldc);
 
-static const char *const files[] = {"libopenblas.so.0", "libblis.so.4", "libblas.so.3",
-                                    "libcblas.so.3", NULL};
 static _Atomic(sgemm) function; /* set by the probe, which goes before any call */
 
 static void set_environment(void)
@@ -31,12 +29,19 @@ static void set_environment(void)
     else if (ndm_fast_cpu_has("avx2", why, sizeof why))
         (void)setenv("OPENBLAS_CORETYPE", "Haswell", 0);
     (void)setenv("OPENBLAS_NUM_THREADS", "1", 0); /* we cut by ourselves */
+    (void)setenv("MKL_THREADING_LAYER", "SEQUENTIAL", 0);
 }
 
 static bool probe(char *why, size_t why_bytes)
 {
+    static const char *const usual[] = {"libopenblas.so.0", "libblis.so.4", "libblas.so.3",
+                                        "libcblas.so.3", NULL};
+    const char *const named[] = {getenv("NDM_BLAS"), NULL};
+    bool is_named = named[0] && named[0][0] != '\0';
+
     set_environment();
-    sgemm found = (sgemm)ndm_library_symbol(files, "cblas_sgemm", why, why_bytes);
+    sgemm found = (sgemm)ndm_library_symbol(is_named ? named : usual, "cblas_sgemm", why,
+                                            why_bytes);
     if (found)
         atomic_store(&function, found);
     return found != NULL;
