@@ -39,10 +39,10 @@ static const ndm_option own_options[] = {
 enum { N_OWN = sizeof own_options / sizeof own_options[0] };
 
 /* Options of train that a benchmark would ignore. */
-static const char *const foreign[] = {"data",       "labels",     "documents", "shuffle",
-                                      "eval-data",  "eval-every", "metrics",   "save-dir",
-                                      "save-every", "resume",     "export-hf", "export-dtype",
-                                      "dump-grads", "trace",      "dry-run",   "save-total-limit"};
+static const char *const foreign[] = {
+    "data",       "labels",      "documents",  "shuffle", "eval-data",       "eval-every",
+    "metrics",    "save-dir",    "save-every", "resume",  "export-hf",       "export-dtype",
+    "dump-grads", "dump-logits", "trace",      "dry-run", "save-total-limit"};
 
 /* The table lives as long as the options do; freed with free(). */
 static ndm_status make_table(ndm_option_table **table)

@@ -265,17 +265,32 @@ ndm_status ndm_model_save(ndm_model *model, const char *folder, ndm_dtype dtype,
                              first ? ndm_model_write_config(model, folder, out) : NDM_OK);
 }
 
-/* FILE.safetensors is folder and stem. */
-ndm_status ndm_model_save_grads(ndm_model *model, const char *file)
+ndm_status ndm_model_split_path(const char *file, char **folder, char **stem)
 {
     static const char end[] = ".safetensors";
-    char folder[4096], stem[4096];
     const char *slash = strrchr(file, '/'), *base = slash ? slash + 1 : file;
     size_t n = strlen(base), e = sizeof end - 1;
 
     if (n <= e || strcmp(base + n - e, end) != 0)
-        NDM_FAIL(NDM_ERR_USAGE, "%s: gradients are written to a file that ends in %s", file, end);
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - file) : 1, slash ? file : ".");
-    snprintf(stem, sizeof stem, "%.*s", (int)(n - e), base);
-    return write_files(model, &(ndm_model_files){folder, stem, "", NDM_F32, 0}, NDM_UNIT_GRADS);
+        NDM_FAIL(NDM_ERR_USAGE, "%s: tensors are written to a file that ends in %s", file, end);
+    *folder = slash ? ndm_text_printf("%.*s", (int)(slash - file), file) : ndm_text_duplicate(".");
+    *stem = ndm_text_printf("%.*s", (int)(n - e), base);
+    if (*folder && *stem)
+        return NDM_OK;
+    free(*folder);
+    free(*stem);
+    *folder = *stem = NULL;
+    NDM_FAIL(NDM_ERR_MEMORY, "no memory for the path %s", file);
+}
+
+ndm_status ndm_model_save_grads(ndm_model *model, const char *file)
+{
+    char *folder, *stem;
+
+    NDM_TRY(ndm_model_split_path(file, &folder, &stem));
+    ndm_status status = write_files(model, &(ndm_model_files){folder, stem, "", NDM_F32, 0},
+                                    NDM_UNIT_GRADS);
+    free(folder);
+    free(stem);
+    return status;
 }

@@ -127,6 +127,8 @@ struct ndm_model {
     float *workspace;             /* of norm_backward */
     double *loss;                 /* [1] */
 
+    float *tap; /* NULL, or host, [T/cp, V]: where logits of the first sequence are copied */
+
     const float *stream; /* the residual stream so far, and whether `branch` must be added to it */
     bool pending;
     double grad_scale;
@@ -201,6 +203,12 @@ NDM_MUST_USE ndm_status ndm_model_write_config(const ndm_model *model, const cha
                                                ndm_dtype dtype);
 /* Copies tokenizer files and the like from folder to folder; from NULL: nothing. */
 NDM_MUST_USE ndm_status ndm_model_write_companions(const char *from, const char *folder);
+
+/* FILE.safetensors as folder and stem; the caller frees both. */
+NDM_MUST_USE ndm_status ndm_model_split_path(const char *file, char **folder, char **stem);
+
+/* logits.c: copies a chunk's logits, rows [row, row + rows), to the tap, if there is one. */
+NDM_MUST_USE ndm_status ndm_model_tap_logits(ndm_model *model, int64_t row, int64_t rows);
 
 /* weights.c: the specs of one block; sets block->param relative to `base`. Names are malloc'ed into
  * specs. */

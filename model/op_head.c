@@ -170,6 +170,7 @@ ndm_status ndm_head_forward(const ndm_run *run, bool grad)
     for (int64_t row = 0; row < s->padded; row += s->chunk) {
         int64_t rows = s->padded - row < s->chunk ? s->padded - row : s->chunk;
         NDM_TRY(chunk_logits(run, row, rows));
+        NDM_TRY(ndm_model_tap_logits(m, row, rows));
         NDM_TRY(chunk_loss(run, row, rows, grad));
         if (grad)
             NDM_TRY(chunk_backward(run, row, rows));

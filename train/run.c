@@ -140,6 +140,19 @@ static ndm_status dump_grads(void *user)
                                                       : NDM_OK;
 }
 
+/* Before the first step, of its first micro-batch. */
+static ndm_status dump_logits(ndm_training *r)
+{
+    const char *file = ndm_option_string(r->options, "dump-logits");
+
+    if (!file || ndm_trainer_steps(r->trainer) > 0)
+        return NDM_OK;
+    NDM_TRY(ndm_context_agree(r->context, ndm_training_read_samples(r)));
+    ndm_batch batch = ndm_training_batch(r);
+    batch = ndm_trainer_micro_batch(r->trainer, &batch, 0);
+    return ndm_model_save_logits(r->model, &batch, file);
+}
+
 static ndm_status loop(ndm_training *r)
 {
     int64_t steps = ndm_option_int64(r->options, "steps");
@@ -175,7 +188,9 @@ static ndm_status train(ndm_training *r)
     ndm_training_report_start(r);
     ndm_trainer_before_update(r->trainer, dump_grads, r);
     watch_signals(r->trainer);
-    ndm_status status = loop(r);
+    ndm_status status = dump_logits(r);
+    if (status == NDM_OK)
+        status = loop(r);
     unwatch_signals();
     ndm_progress_finish(&r->progress);
     NDM_TRY(status);

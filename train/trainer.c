@@ -143,8 +143,7 @@ static int64_t count_valid(const ndm_trainer *t, const ndm_batch *batch)
     return valid;
 }
 
-/* Micro-batch i of a batch. */
-static ndm_batch micro_batch(const ndm_trainer *t, const ndm_batch *batch, int64_t i)
+ndm_batch ndm_trainer_micro_batch(const ndm_trainer *t, const ndm_batch *batch, int64_t i)
 {
     const ndm_model_options *o = ndm_model_get_options(t->model);
     int64_t at = i * o->micro_batch * o->seq_len;
@@ -159,7 +158,7 @@ static ndm_status run_micro_batches(ndm_trainer *t, const ndm_batch *batch, int6
     double scale = tokens > 0 ? 1.0 / (double)tokens : 0.0;
 
     for (int64_t i = 0; i < t->options.grad_accum; i++) {
-        ndm_batch micro = micro_batch(t, batch, i);
+        ndm_batch micro = ndm_trainer_micro_batch(t, batch, i);
         ndm_context_micro_batch(t->context, i, t->options.grad_accum);
         NDM_TRY(ndm_model_train(t->model, &micro, scale));
     }

@@ -12,6 +12,9 @@ ndm_model *ndm_trainer_model(const ndm_trainer *trainer);
 const ndm_trainer_options *ndm_trainer_get_options(const ndm_trainer *trainer);
 int64_t ndm_trainer_tokens_total(const ndm_trainer *trainer);
 
+/* Micro-batch i of a step's batch. */
+ndm_batch ndm_trainer_micro_batch(const ndm_trainer *trainer, const ndm_batch *batch, int64_t i);
+
 /* Called in every step when gradients are reduced and weights not yet changed. */
 void ndm_trainer_before_update(ndm_trainer *trainer, ndm_status (*call)(void *user), void *user);
 

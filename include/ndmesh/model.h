@@ -96,6 +96,14 @@ NDM_API NDM_MUST_USE ndm_status ndm_model_save(ndm_model *model, const char *fol
  * over: world. */
 NDM_API NDM_MUST_USE ndm_status ndm_model_save_grads(ndm_model *model, const char *file);
 
+/**
+ * Writes the logits of the first sequence of the first data-parallel rank as FILE.safetensors:
+ * "logits", fp32, [seq_len, vocabulary], the same on every mesh. Runs a forward over batch, of
+ * micro_batch sequences, and leaves model and losses as they are. Collective over: world.
+ */
+NDM_API NDM_MUST_USE ndm_status ndm_model_save_logits(ndm_model *model, const ndm_batch *batch,
+                                                      const char *file);
+
 /** Its units in the order of the forward, [*n], owned by the model. */
 NDM_API ndm_unit *const *ndm_model_units(const ndm_model *model, int64_t *n);
 
