@@ -29,7 +29,7 @@ static void comm_finish(ndm_comm *comm)
     (void)comm;
 }
 
-/* A 16-bit reduce_scatter into fp32, over one rank: a conversion on the host. */
+/* A 16-bit reduce_scatter into fp32, over one rank: a conversion, on the host if it can be. */
 typedef struct widen_task {
     ndm_task task;
     ndm_collective_args args;
@@ -53,6 +53,8 @@ static ndm_status widen(const ndm_collective_args *args, ndm_stream *stream)
     const ndm_device *device = ndm_stream_device(stream);
     widen_task *w;
 
+    if (device->ops->widen)
+        return device->ops->widen(stream, args->recv, args->send, args->dtype, args->count);
     if (!device->ops->host_accessible)
         NDM_FAIL(NDM_ERR_UNSUPPORTED,
                  "comm: reduce_scatter of %s into %s over one rank is not made on device %s",

@@ -6,8 +6,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-int64_t ndm_clock_ns(void); /* monotonic */
-double ndm_clock_s(void);   /* monotonic, seconds */
-void ndm_clock_yield(void); /* sched_yield */
+#include "core/module.h"
+
+NDM_MODULE_API int64_t ndm_clock_ns(void); /* monotonic */
+double ndm_clock_s(void);                  /* monotonic, seconds */
+NDM_MODULE_API void ndm_clock_yield(void); /* sched_yield */
 
 #endif

@@ -14,6 +14,10 @@
 
 #include <ndmesh/status.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Of functions that modules call: seen from outside of the executable. */
 #define NDM_MODULE_API NDM_API
 
@@ -25,4 +29,7 @@ const void *ndm_module_symbol(const char *module, const char *symbol, char *why,
  * NDM_MODULE_PATH is set, or the machine has a driver that the module is for. */
 const void *ndm_module_offer(const char *module, const char *symbol);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

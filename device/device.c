@@ -277,6 +277,14 @@ ndm_memory_stats ndm_device_memory(const ndm_device *device)
     return device->memory;
 }
 
+bool ndm_device_pool(const ndm_device *device, ndm_memory_pool *pool)
+{
+    *pool = (ndm_memory_pool){0};
+    if (device->ops->pool)
+        device->ops->pool(device, pool);
+    return device->ops->pool != NULL;
+}
+
 void ndm_device_reset_peak(ndm_device *device)
 {
     ndm_memory_stats *m = &device->memory;

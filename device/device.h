@@ -6,6 +6,12 @@
 
 #include <ndmesh/device.h>
 
+#include "core/module.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* A kernel call on its way to a stream. `body` is what the device's kernel table holds for the op;
  * the device that owns the table knows its true type (cpu: ndm_host_body). Arguments are copied
  * when the call is queued. */
@@ -29,6 +35,14 @@ typedef struct ndm_device_options {
     int64_t memory_limit_bytes;        /* allocations beyond fail with NDM_ERR_MEMORY; 0 = none */
     const struct ndm_sim_options *sim; /* of the simulated world (device/sim.h), else NULL */
 } ndm_device_options;
+
+/* Memory that a world keeps for reuse: what lies idle in it cannot be had by others, and a request
+ * larger than the largest free block cannot be met from it. */
+typedef struct ndm_memory_pool {
+    int64_t reserved_bytes, peak_reserved_bytes; /* of the device */
+    int64_t used_bytes, peak_used_bytes;         /* handed out, rounded up */
+    int64_t largest_free_bytes;
+} ndm_memory_pool;
 
 typedef struct ndm_device_ops {
     const char *name;
@@ -54,6 +68,10 @@ typedef struct ndm_device_ops {
     ndm_status (*event_record)(ndm_event *event, ndm_stream *stream);
     ndm_status (*event_query)(ndm_event *event, bool *done);
     ndm_status (*launch)(ndm_stream *stream, const ndm_launch *launch);
+    /* n elements of a 16-bit type to fp32, on the stream; NULL where the host can do it. */
+    ndm_status (*widen)(ndm_stream *stream, float *dst, const void *src, ndm_dtype dtype,
+                        int64_t n);
+    void (*pool)(const ndm_device *device, ndm_memory_pool *pool); /* NULL = it keeps none */
 } ndm_device_ops;
 
 /* Told of every kernel, copy and zero that a host world has run: op is -1 for the last two, and a
@@ -101,9 +119,12 @@ NDM_MUST_USE ndm_status ndm_device_adopt(const ndm_device_ops *ops,
  * takes it. So a whole run can be put on a device that a test derives from cpu. */
 NDM_MUST_USE ndm_status ndm_device_register(const ndm_device_ops *ops);
 
+/* What the world keeps for reuse; false if it keeps nothing. */
+bool ndm_device_pool(const ndm_device *device, ndm_memory_pool *pool);
+
 /* Counts memory that was not made by ndm_device_alloc(), such as shared windows; negative bytes
  * give it back. */
-void ndm_device_account(ndm_device *device, ndm_memory_kind kind, int64_t bytes);
+NDM_MODULE_API void ndm_device_account(ndm_device *device, ndm_memory_kind kind, int64_t bytes);
 /* NULL-terminated: those of device/devices.def, and the cuda world's, whose module is loaded for
  * it; where that cannot be, an entry whose probe says why. */
 const ndm_device_ops *const *ndm_device_list(void);
@@ -136,4 +157,7 @@ NDM_MUST_USE ndm_status ndm_host_submit(ndm_stream *stream, ndm_task *task);
  * something is still queued. */
 NDM_MUST_USE ndm_status ndm_host_progress(ndm_device *device, bool *busy);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

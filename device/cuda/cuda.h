@@ -48,6 +48,34 @@ NDM_MUST_USE ndm_status ndm_cuda_check_blas(cublasStatus_t error, const char *wh
 #define NDM_CUDA_TRY(what, call) NDM_TRY(ndm_cuda_check((call), (what), __FILE__, __LINE__))
 #define NDM_BLAS_TRY(what, call) NDM_TRY(ndm_cuda_check_blas((call), (what), __FILE__, __LINE__))
 
+/* out[i] = slices[0][i] op slices[1][i] op ... in this order, [count] each, `stride` elements
+ * apart. 16-bit types are computed in fp32 and rounded once, or not at all with out_dtype NDM_F32;
+ * else both types are fp32. out may be one of the slices if the types are equal. */
+NDM_MUST_USE ndm_status ndm_cuda_reduce_slices(ndm_stream *stream, void *out, ndm_dtype out_dtype,
+                                               const void *slices, int64_t n_slices, int64_t stride,
+                                               int64_t count, ndm_dtype dtype, ndm_reduce_op op);
+
+/* Host memory that the device reads and writes by itself. */
+NDM_MUST_USE ndm_status ndm_cuda_pin(int64_t bytes, void **memory);
+void ndm_cuda_unpin(void *memory);
+
+/* Which device of the machine: PCI bus address, "0000:17:00.0"; differs between devices. */
+const char *ndm_cuda_bus_id(const ndm_device *device);
+
+/* Times that the host has waited for the device: what a step should not do on its way. */
+int64_t ndm_cuda_host_waits(const ndm_device *device);
+
+/* Somebody whose work on the device may never end by itself. While the host waits, poll() is called
+ * now and then, and a failure ends the wait; expire() when the deadline has passed: it says more
+ * about it (NDM_ERR_TIMEOUT or NDM_ERR_COMM), or NDM_OK if it has nothing to say. */
+typedef struct ndm_cuda_watch {
+    struct ndm_cuda_watch *next;
+    ndm_status (*poll)(struct ndm_cuda_watch *watch);
+    ndm_status (*expire)(struct ndm_cuda_watch *watch);
+} ndm_cuda_watch;
+void ndm_cuda_watch_add(ndm_device *device, ndm_cuda_watch *watch); /* borrowed */
+void ndm_cuda_watch_remove(ndm_device *device, ndm_cuda_watch *watch);
+
 /* What the module exports. */
 NDM_API extern const ndm_device_ops ndm_cuda_device;
 
