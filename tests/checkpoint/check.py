@@ -405,6 +405,9 @@ def export(b):
 
 def transformers(b):
     """transformers loads an export with no missing keys, and its loss is ours."""
+    other = os.environ.pop("NDM_TEST_PYTHON", None)
+    if other:
+        os.execv(other, [other, *sys.argv])
     try:
         import torch
         from transformers import AutoModelForCausalLM
