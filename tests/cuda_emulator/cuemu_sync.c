@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Waiting in shared memory: futex words, the clock, the barrier of a communicator. */
+#include "cuemu_shared.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <nccl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+int64_t cuemu_now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+void cuemu_futex_wait(_Atomic uint32_t *word, uint32_t old, int timeout_ms)
+{
+    for (int i = 0; i < 64;
+         i++) { /* a wake-up through the kernel costs 40 us on a virtual machine */
+        if (atomic_load(word) != old)
+            return;
+        sched_yield();
+    }
+    struct timespec t = {timeout_ms / 1000, timeout_ms % 1000 * 1000000L};
+    syscall(SYS_futex, word, FUTEX_WAIT, old, &t, NULL, 0);
+}
+
+void cuemu_futex_wake(_Atomic uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE, 1 << 30, NULL, NULL, 0);
+}
+
+cuemu_comm *cuemu_comm_map(pid_t pid, int fd)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)pid, fd);
+    int opened = open(path, O_RDWR | O_CLOEXEC);
+    if (opened < 0)
+        return NULL;
+    void *p = mmap(NULL, sizeof(cuemu_comm), PROT_READ | PROT_WRITE, MAP_SHARED, opened, 0);
+    close(opened);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+bool cuemu_comm_barrier(cuemu_comm *comm, int64_t timeout_ms)
+{
+    uint32_t generation = comm->generation;
+    int64_t end = cuemu_now_ns() + timeout_ms * 1000000;
+    if (++comm->arrived == (uint32_t)comm->ranks) {
+        comm->arrived = 0;
+        comm->generation++;
+        cuemu_futex_wake(&comm->generation);
+    }
+    while (comm->generation == generation && !comm->bad) {
+        cuemu_futex_wait(&comm->generation, generation, 20);
+        if (cuemu_now_ns() > end && comm->generation == generation)
+            comm->bad = ncclRemoteError; /* NCCL would hang: say so instead */
+    }
+    return !comm->bad;
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* CPU bodies of the PTX wrappers in kernels/cuda/gpu/ndm_ptx.cuh: the same names, first on the
+ * include path. */
+#pragma once
+
+static inline float cuemu_bf16(unsigned word, int high)
+{
+    return __uint_as_float(high ? word & 0xffff0000u : word << 16);
+}
+
+/* Lane 4 g + t holds rows g and g + 8 of A, column g of B; element pairs 2t and 2t + 8. */
+static inline void ndm_mma_bf16(float d[4], const unsigned a[4], const unsigned b[2])
+{
+    struct fragment {
+        unsigned a[4], b[2];
+    } mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
+    const char *all = cuemu_exchange(0xffffffffu, &mine, sizeof mine);
+    int g = cuemu_lane() / 4, t = cuemu_lane() % 4;
+    fragment row, columns[2];
+    float x[2][16], y[2][16];
+    for (int k = 0; k < 16; k += 2) {
+        int lane = k % 8 / 2, half = k / 8;
+        std::memcpy(&row, all + CUEMU_LANE_BYTES * (4 * g + lane), sizeof row);
+        for (int i = 0; i < 2; i++) {
+            std::memcpy(&columns[i], all + CUEMU_LANE_BYTES * (4 * (2 * t + i) + lane),
+                        sizeof columns[i]);
+            for (int odd = 0; odd < 2; odd++) {
+                x[i][k + odd] = cuemu_bf16(row.a[i + 2 * half], odd);
+                y[i][k + odd] = cuemu_bf16(columns[i].b[half], odd);
+            }
+        }
+    }
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 16; k++)
+            d[i] += x[i / 2][k] * y[i % 2][k];
+}
+
+/* Lane l gives the address of row l % 8 of tile l / 8. */
+static inline void cuemu_ldmatrix(unsigned out[4], const void *row, bool transposed)
+{
+    uint16_t mine[8];
+    std::memcpy(mine, row, sizeof mine);
+    const char *all = cuemu_exchange(0xffffffffu, mine, sizeof mine);
+    int g = cuemu_lane() / 4, t = cuemu_lane() % 4;
+    for (int tile = 0; tile < 4; tile++) {
+        uint16_t pair[2];
+        for (int i = 0; i < 2; i++) {
+            int r = transposed ? 2 * t + i : g, c = transposed ? g : 2 * t + i;
+            std::memcpy(&pair[i], all + CUEMU_LANE_BYTES * (8 * tile + r) + 2 * c, sizeof pair[i]);
+        }
+        out[tile] = pair[0] | (unsigned)pair[1] << 16;
+    }
+}
+
+static inline void ndm_ldmatrix_x4(unsigned out[4], const void *row)
+{
+    cuemu_ldmatrix(out, row, false);
+}
+
+static inline void ndm_ldmatrix_x4_trans(unsigned out[4], const void *row)
+{
+    cuemu_ldmatrix(out, row, true);
+}
+
+static inline void ndm_cp_async_16(void *shared, const void *global, int bytes)
+{
+    cuemu_cp_async(shared, global, (size_t)bytes);
+}
+
+static inline void ndm_cp_async_commit(void)
+{
+    cuemu_cp_async_commit();
+}
+
+template <int PENDING> static inline void ndm_cp_async_wait(void)
+{
+    cuemu_cp_async_wait(PENDING);
+}
