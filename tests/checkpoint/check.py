@@ -404,7 +404,7 @@ def export(b):
 
 
 def transformers(b):
-    """transformers loads an export with no missing keys, and its loss is ours."""
+    """transformers loads exports and checkpoints, tied or not, fp32 or bf16: no missing keys, and our logits."""
     other = os.environ.pop("NDM_TEST_PYTHON", None)
     if other:
         os.execv(other, [other, *sys.argv])
@@ -414,16 +414,29 @@ def transformers(b):
     except ImportError as e:
         print(f"skipped: {e}")
         sys.exit(SKIP)
-    b.train((1, 1, 1, 2), "--steps=3", "--export-hf=hf", "--eval-data=eval.txt", "--metrics=m.jsonl", "--save-dir=s")
-    ours = next(line["eval"]["loss"] for line in b.lines("m.jsonl") if "eval" in line)
-    tokens = torch.tensor(list((b.folder / "eval.txt").read_bytes()))
-    for folder in ("hf", "s/step-00000003"):
-        model, info = AutoModelForCausalLM.from_pretrained(b.folder / folder, output_loading_info=True)
-        expect(not info["missing_keys"] and not info["unexpected_keys"], f"{info}")
-        with torch.no_grad():
-            logits = model(tokens[:1088].view(34, 32)).logits
-        theirs = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[1:1089]).item()
-        expect(near(ours, theirs, 1e-5), f"{folder}: our loss is {ours}, theirs {theirs}")
+    import safetensors.torch
+
+    tokens = torch.tensor(list((b.folder / "train.txt").read_bytes()))[None, :32]
+    for tied in (False, True):
+        config = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 256,
+                  "num_key_value_heads": 2, "intermediate_size": 176, "max_position_embeddings": 64, "tie_word_embeddings": tied}
+        (b.folder / "config.json").write_text(json.dumps(config))
+        b.train((1, 1, 1, 2), "--model=config.json", "--steps=3", f"--export-hf=fp32-{tied}", f"--save-dir=s-{tied}")
+        b.train((1, 2, 1, 1), f"--model=fp32-{tied}", "--steps=0", f"--export-hf=bf16-{tied}", "--export-dtype=bf16")
+        for folder, ours, theirs, limit in ((f"fp32-{tied}", "fp32", torch.float32, 1e-5),
+                                            (f"s-{tied}/step-00000003", "fp32", torch.float32, 1e-5),
+                                            (f"bf16-{tied}", "fp32", torch.float32, 1e-5),
+                                            (f"bf16-{tied}", "bf16", torch.bfloat16, 2e-2)):
+            b.train((1, 1, 1, 1), f"--model={folder}", "--steps=0", f"--dtype={ours}", "--dump-logits=logits.safetensors")
+            got = safetensors.torch.load_file(b.folder / "logits.safetensors")["logits"]
+            model, info = AutoModelForCausalLM.from_pretrained(b.folder / folder, dtype=theirs, output_loading_info=True)
+            expect(not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], f"{folder}: {info}")
+            expect(model.config.tie_word_embeddings is tied, f"{folder}: tied is {model.config.tie_word_embeddings}")
+            with torch.no_grad():
+                want = model(tokens).logits[0].float()
+            error = ((got - want).abs().max() / want.abs().max()).item()
+            expect(got.shape == want.shape and error < limit, f"{folder} in {ours}: logits differ by {error} of the largest")
+            print(f"      {folder} in {ours}: logits differ by {error:.1e} of the largest", flush=True)
 
 
 CHECKS = (resume, position, mixture, latest, retain, corrupt, full, kill, signals, evaluate, dry, export, transformers)
