@@ -135,6 +135,11 @@ static const ndm_option options[] = {
      .value = "FILE.json",
      .help = "time line of a step, for Chrome or Perfetto",
      .group = "Output"},
+    {.name = "svg",
+     .type = NDM_OPTION_STRING,
+     .value = "FILE.svg",
+     .help = "picture of memory by kind and of the time line of a step",
+     .group = "Output"},
     FLAG_OPTION("json", "Output", "print one JSON document"),
 };
 
@@ -266,6 +271,7 @@ static ndm_status read_plan(plan *p)
     p->request.rank = ndm_option_int64(o, "rank");
     p->request.grad_accum = ndm_option_int64(o, "grad-accum");
     p->request.trace = ndm_option_string(o, "trace");
+    p->request.svg = ndm_option_string(o, "svg");
     if (p->request.ranks < 1)
         NDM_FAIL(NDM_ERR_USAGE, "plan: --ranks is required");
     if (p->request.options.micro_batch == 1 && !p->open.micro_batch)

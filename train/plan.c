@@ -42,7 +42,7 @@ static ndm_status open_context(run *r)
                                .price = ndm_cost_price,
                                .ranks = q->ranks,
                                .rank = q->rank,
-                               .trace = q->trace != NULL};
+                               .trace = q->trace || q->svg};
     c.device = "sim";
     c.sim = &r->sim;
     if (q->refuse_large)
@@ -171,12 +171,15 @@ static int64_t remember_comms(const run *r, ndm_comm_stats *stats)
     return n;
 }
 
-static ndm_status write_trace(const run *r, double from)
+static ndm_status write_files(const run *r, double from, const ndm_plan_result *p)
 {
+    const ndm_plan_request *q = r->request;
     int64_t n;
     const ndm_sim_span *spans = ndm_sim_trace(ndm_context_device(r->context), &n);
 
-    return r->request->trace ? ndm_plan_write_trace(spans, n, from, r->request->trace) : NDM_OK;
+    if (q->trace)
+        NDM_TRY(ndm_plan_write_trace(spans, n, from, q->trace));
+    return q->svg ? ndm_plan_write_svg(q, p, spans, n, from, q->svg) : NDM_OK;
 }
 
 static ndm_status measure(run *r, ndm_plan_result *p)
@@ -198,7 +201,7 @@ static ndm_status measure(run *r, ndm_plan_result *p)
     collect_rates(r, p);
     collect_memory(r, p);
     collect_chain(r, before, n_before, p);
-    return write_trace(r, from);
+    return write_files(r, from, p);
 }
 
 ndm_status ndm_plan_run(const ndm_plan_request *request, ndm_plan_result *result)

@@ -32,6 +32,7 @@ typedef struct ndm_plan_request {
     bool refuse_large; /* what does not fit fails with NDM_ERR_MEMORY as soon as that is known */
     bool brief;        /* one step only, no chain: for searches */
     const char *trace; /* NULL, or where the second step's time line goes */
+    const char *svg;   /* NULL, or where a picture of memory and time line goes */
 } ndm_plan_request;
 
 /* A communicator as the run used it in one step. */
@@ -68,6 +69,11 @@ NDM_MUST_USE ndm_status ndm_plan_run(const ndm_plan_request *request, ndm_plan_r
 /* Chrome's trace format, which Perfetto reads as well (plan_trace.c). */
 NDM_MUST_USE ndm_status ndm_plan_write_trace(const ndm_sim_span *spans, int64_t n, double from,
                                              const char *path);
+
+/* Bars of memory and a lane for each stream (plan_svg.c). */
+NDM_MUST_USE ndm_status ndm_plan_write_svg(const ndm_plan_request *request,
+                                           const ndm_plan_result *result, const ndm_sim_span *spans,
+                                           int64_t n, double from, const char *path);
 
 /* ---- many runs (plan_search.c) -------------------------------------------------------------- */
 

@@ -135,7 +135,7 @@ ndm_status ndm_plan_search(const ndm_plan_request *request, const ndm_plan_open 
     memset(rows, 0, sizeof *rows);
     s.request.brief = true;
     s.request.refuse_large = true;
-    s.request.trace = NULL;
+    s.request.trace = s.request.svg = NULL;
     ndm_status status = try_meshes(&s);
     if (status != NDM_OK) {
         free(rows->items);
