@@ -11,6 +11,7 @@
 #include "mesh/machine.h"
 #include "mesh/rules.h"
 #include "mesh/shape.h"
+#include "train/auto_mesh.h"
 
 #define SIZE_OPTION(option_name, default_text, text)                                            \
     {                                                                                           \
@@ -40,6 +41,12 @@ static const ndm_option options[] = {
     SIZE_OPTION("dp-shard", "-1", "ranks that shard parameters; -1 = the rest"),
     SIZE_OPTION("cp", "1", "ranks that share one sequence; -1 = the rest"),
     SIZE_OPTION("tp", "1", "ranks that share one layer's GEMMs; -1 = the rest"),
+    {.name = "mesh",
+     .type = NDM_OPTION_ENUM,
+     .choices = "given|auto",
+     .initial = "given",
+     .help = "auto: the planner's fastest for the sizes that are not given; takes a model",
+     .group = "mesh"},
     {.name = "order",
      .type = NDM_OPTION_LIST,
      .commas = true,
@@ -61,6 +68,17 @@ static const ndm_option options[] = {
      .help = "a host as hwloc describes one, e.g. \"pack:2 l3:2 core:4 pu:1\"; ranks "
              "are bound to its cores in turn",
      .group = "placement"},
+    {.name = "model",
+     .type = NDM_OPTION_STRING,
+     .value = "NAME|DIR",
+     .help = "a preset, a folder with config.json, or a config.json: for sizes that are open",
+     .group = "model"},
+    {.name = "cluster",
+     .type = NDM_OPTION_STRING,
+     .value = "NAME|FILE.yaml",
+     .initially = "the CPUs of this machine",
+     .help = "profile of the machines that open sizes are planned for",
+     .group = "model"},
     COUNT_OPTION("heads", "model", "attention heads; checked against the mesh"),
     COUNT_OPTION("kv-heads", "model", "heads of keys and values"),
     COUNT_OPTION("ffn", "model", "width of the feed-forward layer"),
@@ -204,6 +222,32 @@ static ndm_status make_mesh(const ndm_options *o, ndm_parallelism_config *config
     return ndm_mesh_check(view->mesh, &demands);
 }
 
+/* Sizes that are open, by the planner. */
+static ndm_status choose_sizes(const ndm_options *o, int64_t world, ndm_parallelism_config *config)
+{
+    int64_t hosts = ndm_option_int64(o, "hosts"), sizes[NDM_AXIS_COUNT];
+    ndm_plan_request q = {.model = ndm_option_string(o, "model"),
+                          .ranks = world,
+                          .parallelism = *config,
+                          .fsdp = NDM_FSDP_CONFIG_INIT,
+                          .options = NDM_MODEL_OPTIONS_INIT,
+                          .grad_accum = 1};
+    char why[400];
+
+    if (!ndm_auto_mesh_sizes(o, sizes) || (!q.model && ndm_option_enum(o, "mesh") == 0))
+        return NDM_OK;
+    if (!q.model)
+        NDM_FAIL(NDM_ERR_USAGE, "mesh: --mesh auto takes a --model to plan");
+    q.options.seq_len = ndm_option_int64(o, "seq-len");
+    if (ndm_option_int64(o, "micro-batch") > 0)
+        q.options.micro_batch = ndm_option_int64(o, "micro-batch");
+    NDM_TRY(ndm_auto_mesh_choose(&q, ndm_option_string(o, "cluster"), hosts > 0 ? hosts : 1, sizes,
+                                 why, sizeof why));
+    fprintf(stderr, "ndmesh: mesh: %s\n", why);
+    *config = q.parallelism;
+    return NDM_OK;
+}
+
 static ndm_status build(const ndm_options *o, ndm_mesh_view *view)
 {
     int64_t world = ndm_option_int64(o, "ranks"), sizes[NDM_AXIS_COUNT];
@@ -212,6 +256,7 @@ static ndm_status build(const ndm_options *o, ndm_mesh_view *view)
     config.dp_shard = ndm_option_int64(o, "dp-shard");
     config.cp = ndm_option_int64(o, "cp");
     config.tp = ndm_option_int64(o, "tp");
+    NDM_TRY(choose_sizes(o, world, &config));
     NDM_TRY(ndm_shape_resolve(&config, world, sizes)); /* before anything of the world's size */
     NDM_TRY(read_placement(o, world, view));
     view->forced = ndm_option_is_set(o, "order");

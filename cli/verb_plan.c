@@ -8,6 +8,7 @@
 #include "cli/plan_view.h"
 #include "kernels/cost.h"
 #include "model/config.h"
+#include "train/auto_mesh.h"
 
 #define COUNT_OF(array) (sizeof(array) / sizeof *(array))
 #define SIZE_OPTION(option_name, default_text, text)                                            \
@@ -61,6 +62,12 @@ static const ndm_option options[] = {
     SIZE_OPTION("dp-shard", "-1", "ranks that shard the states; -1 = the rest"),
     SIZE_OPTION("cp", "1", "ranks that share one sequence"),
     SIZE_OPTION("tp", "1", "ranks that share one layer's matrix products"),
+    {.name = "mesh",
+     .type = NDM_OPTION_ENUM,
+     .choices = "given|auto",
+     .initial = "given",
+     .help = "auto: the fastest for the sizes that are not given, as where several are -1",
+     .group = "Mesh"},
     {.name = "cp-method",
      .type = NDM_OPTION_ENUM,
      .choices = "auto|ring|all_gather|ulysses",
@@ -190,6 +197,8 @@ static void read_mesh(plan *p)
     p->open.mesh = ndm_option_bool(o, "search") && !ndm_option_is_set(o, "dp-replicate") &&
                    !ndm_option_is_set(o, "dp-shard") && !ndm_option_is_set(o, "cp") &&
                    !ndm_option_is_set(o, "tp");
+    if (!p->open.mesh)
+        p->open.mesh = ndm_auto_mesh_sizes(o, p->open.fixed);
 }
 
 static ndm_status read_fsdp(plan *p)
@@ -296,6 +305,40 @@ static ndm_status show_search(const plan *p)
     return status;
 }
 
+static void name_open(const ndm_plan_open *open, char *text, size_t bytes)
+{
+    const struct {
+        bool is;
+        const char *name;
+    } parts[] = {
+        {open->mesh, "mesh"}, {open->micro_batch, "micro-batch"}, {open->recompute, "recompute"}};
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (size_t i = 0; i < COUNT_OF(parts); i++)
+        if (parts[i].is && used < bytes)
+            used += (size_t)snprintf(text + used, bytes - used, "%s%s", used ? ", " : "",
+                                     parts[i].name);
+}
+
+/* The first row: the fastest that fits, or any where none does. */
+static void take(plan *p, const ndm_plan_rows *rows)
+{
+    ndm_parallelism_config *m = &p->request.parallelism;
+
+    if (p->open.mesh && rows->n > 0) {
+        const int64_t *mesh = rows->items[0].mesh;
+        m->dp_replicate = mesh[NDM_DP_REPLICATE];
+        m->dp_shard = mesh[NDM_DP_SHARD];
+        m->cp = mesh[NDM_CP];
+        m->tp = mesh[NDM_TP];
+    }
+    if (p->open.micro_batch)
+        p->request.options.micro_batch = rows->fit ? rows->items[0].micro_batch : 1;
+    if (p->open.recompute)
+        p->request.options.recompute = rows->fit ? rows->items[0].recompute : NDM_RECOMPUTE_FULL;
+}
+
 /* Settles what is open: the fastest that fits, and the range of those that do. Where none does, the
  * least. */
 static ndm_status settle(plan *p, ndm_plan_range *range)
@@ -303,9 +346,7 @@ static ndm_status settle(plan *p, ndm_plan_range *range)
     ndm_plan_rows rows;
     double ranks = (double)p->request.ranks;
 
-    snprintf(range->what, sizeof range->what, "%s%s%s", p->open.micro_batch ? "micro-batch" : "",
-             p->open.micro_batch && p->open.recompute ? ", " : "",
-             p->open.recompute ? "recompute" : "");
+    name_open(&p->open, range->what, sizeof range->what);
     NDM_TRY(ndm_plan_search(&p->request, &p->open, &rows));
     range->n = rows.fit;
     for (int64_t i = 0; i < rows.fit; i++) {
@@ -318,8 +359,7 @@ static ndm_status settle(plan *p, ndm_plan_range *range)
         range->needed_high = first || r->needed > range->needed_high ? r->needed
                                                                      : range->needed_high;
     }
-    p->request.options.micro_batch = rows.fit ? rows.items[0].micro_batch : 1;
-    p->request.options.recompute = rows.fit ? rows.items[0].recompute : NDM_RECOMPUTE_FULL;
+    take(p, &rows);
     free(rows.items);
     return NDM_OK;
 }
@@ -327,7 +367,7 @@ static ndm_status settle(plan *p, ndm_plan_range *range)
 static ndm_status show_plan(plan *p)
 {
     const ndm_options *o = p->options;
-    bool open = p->open.micro_batch || p->open.recompute;
+    bool open = p->open.mesh || p->open.micro_batch || p->open.recompute;
     ndm_plan_range range = {0};
     ndm_plan_result result;
 

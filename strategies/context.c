@@ -198,6 +198,33 @@ static ndm_status find_order(ndm_context *c, const ndm_parallelism_config *p)
     return p->order ? copy_order(c, p) : compute_order(c, p);
 }
 
+/* Rank 0 chooses, all take what it chose. */
+static ndm_status choose_mesh(ndm_context *c, const ndm_context_options *o)
+{
+    ndm_world *w = c->world;
+    ndm_parallelism_config chosen = c->parallelism;
+    ndm_parallelism_config *all = calloc((size_t)ndm_world_size(w), sizeof *all);
+    ndm_status status = NDM_OK;
+    int64_t hosts = 0;
+
+    if (!all)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for the meshes of %lld ranks",
+                 (long long)ndm_world_size(w));
+    for (int64_t r = 0; r < ndm_world_size(w); r++)
+        hosts = ndm_world_node(w, r) >= hosts ? ndm_world_node(w, r) + 1 : hosts;
+    if (ndm_world_rank(w) == 0)
+        status = o->choose_mesh(o->choose_user, ndm_world_size(w), hosts, &chosen);
+    NDM_TRY_OR(status, ndm_world_agree(w, status), done);
+    status = ndm_world_exchange(w, &chosen, (int64_t)sizeof chosen, all);
+    c->parallelism.dp_replicate = all[0].dp_replicate;
+    c->parallelism.dp_shard = all[0].dp_shard;
+    c->parallelism.cp = all[0].cp;
+    c->parallelism.tp = all[0].tp;
+done:
+    free(all);
+    return status;
+}
+
 static ndm_status build(ndm_context *c, const ndm_parallelism_config *p,
                         const ndm_context_options *o)
 {
@@ -205,8 +232,10 @@ static ndm_status build(ndm_context *c, const ndm_parallelism_config *p,
 
     NDM_TRY(ndm_world_join(&world, &c->world));
     c->parallelism = *p;
+    if (o->choose_mesh)
+        NDM_TRY(choose_mesh(c, o));
     NDM_TRY(ndm_world_agree(c->world, ndm_bind_self(c, o->bind, threads_per_rank(c, o))));
-    NDM_TRY(ndm_world_agree(c->world, find_order(c, p)));
+    NDM_TRY(ndm_world_agree(c->world, find_order(c, &c->parallelism)));
     NDM_TRY(ndm_world_agree(c->world, build_mesh(c)));
     NDM_TRY(verify(c, o));
     NDM_TRY(ndm_world_agree(c->world, open_device(c, o)));

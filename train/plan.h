@@ -91,10 +91,10 @@ typedef struct ndm_plan_rows {
     int64_t n, fit;
 } ndm_plan_rows;
 
-/* What is open: sizes of 0 in the request's mesh are searched, and micro_batch and recompute if
- * they are said to be. */
+/* What is searched; what is not is as the request has it. */
 typedef struct ndm_plan_open {
     bool mesh, micro_batch, recompute;
+    int64_t fixed[NDM_AXIS_COUNT]; /* with mesh: sizes that are given all the same, 0 = open */
     int64_t micro_batch_max; /* powers of two up to it */
 } ndm_plan_open;
 

@@ -97,6 +97,14 @@ static ndm_status try_mesh(search *s)
     return NDM_OK;
 }
 
+/* Whether an axis may have a size, where `left` ranks are not taken by others yet. */
+static bool may_be(const search *s, ndm_axis axis, int64_t size, int64_t left)
+{
+    int64_t fixed = s->open->fixed[axis];
+
+    return left % size == 0 && (fixed == 0 || fixed == size);
+}
+
 static ndm_status try_meshes(search *s)
 {
     int64_t n = s->request.ranks;
@@ -104,16 +112,16 @@ static ndm_status try_meshes(search *s)
 
     if (!s->open->mesh)
         return try_mesh(s);
-    for (int64_t tp = 1; tp <= n; tp++)
-        for (int64_t cp = 1; n % tp == 0 && cp <= n / tp; cp++)
-            for (int64_t shard = 1; n / tp % cp == 0 && shard <= n / tp / cp; shard++) {
-                if (n / tp / cp % shard)
-                    continue;
-                m->tp = tp;
-                m->cp = cp;
-                m->dp_shard = shard;
-                m->dp_replicate = n / tp / cp / shard;
-                NDM_TRY(try_mesh(s));
+    for (m->tp = 1; m->tp <= n; m->tp++)
+        for (m->cp = 1; may_be(s, NDM_TP, m->tp, n) && m->cp <= n / m->tp; m->cp++)
+            for (m->dp_shard = 1;
+                 may_be(s, NDM_CP, m->cp, n / m->tp) && m->dp_shard <= n / m->tp / m->cp;
+                 m->dp_shard++) {
+                int64_t left = n / m->tp / m->cp;
+                m->dp_replicate = left / m->dp_shard;
+                if (may_be(s, NDM_DP_SHARD, m->dp_shard, left) &&
+                    may_be(s, NDM_DP_REPLICATE, m->dp_replicate, m->dp_replicate))
+                    NDM_TRY(try_mesh(s));
             }
     return NDM_OK;
 }

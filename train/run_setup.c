@@ -51,11 +51,9 @@ static ndm_status setup_context(const ndm_options *o, bool dry, ndm_context **co
     ndm_named_value *facts = NULL;
     int64_t *order = NULL;
     size_t n_order;
+    ndm_setup_mesh mesh;
 
-    p.dp_replicate = ndm_option_int64(o, "dp-replicate");
-    p.dp_shard = ndm_option_int64(o, "dp-shard");
-    p.cp = ndm_option_int64(o, "cp");
-    p.tp = ndm_option_int64(o, "tp");
+    ndm_setup_read_mesh(o, &mesh, &p, &c);
     p.cp_method = (ndm_cp_method)ndm_option_enum(o, "cp-method");
     p.no_sequence_parallel = !ndm_option_bool(o, "sequence-parallel");
     c.device = dry ? ndm_device_count.name : ndm_option_string(o, "backend");
@@ -71,6 +69,8 @@ static ndm_status setup_context(const ndm_options *o, bool dry, ndm_context **co
     c.facts = facts;
     if (status == NDM_OK)
         status = ndm_context_create(&p, &c, context);
+    if (status == NDM_OK)
+        ndm_setup_say_mesh(&mesh, *context);
     free(facts);
     free(order);
     return status;
@@ -107,11 +107,12 @@ static ndm_dtype param_dtype(const ndm_options *o, const ndm_context *context)
     if (strcmp(name, "bf16") == 0)
         return NDM_BF16;
     bool automatic = strcmp(name, "auto") == 0;
-    return automatic && strcmp(ndm_device_name(ndm_context_device(context)), "cuda") == 0 ? NDM_BF16
-                                                                                          : NDM_F32;
+    return automatic && context && strcmp(ndm_device_name(ndm_context_device(context)), "cuda") == 0
+               ? NDM_BF16
+               : NDM_F32;
 }
 
-static ndm_status read_fsdp(const ndm_options *o, const ndm_context *context, ndm_fsdp_config *f)
+ndm_status ndm_setup_fsdp(const ndm_options *o, const ndm_context *context, ndm_fsdp_config *f)
 {
     f->zero = (int)ndm_option_int64(o, "zero");
     NDM_TRY(read_reshard(o, f));
@@ -126,6 +127,15 @@ static ndm_status read_fsdp(const ndm_options *o, const ndm_context *context, nd
     return NDM_OK;
 }
 
+void ndm_setup_model_options(const ndm_options *o, ndm_model_options *m)
+{
+    m->micro_batch = ndm_option_int64(o, "micro-batch");
+    m->seq_len = ndm_option_int64(o, "seq-len");
+    m->recompute = (ndm_recompute)ndm_option_enum(o, "recompute");
+    m->head_chunk = ndm_option_int64(o, "head-chunk");
+    m->label_smoothing = ndm_option_double(o, "label-smoothing");
+}
+
 static ndm_status create_model(const ndm_options *o, ndm_context *context, ndm_model **model)
 {
     ndm_fsdp_config fsdp = NDM_FSDP_CONFIG_INIT;
@@ -137,13 +147,9 @@ static ndm_status create_model(const ndm_options *o, ndm_context *context, ndm_m
         NDM_FAIL(NDM_ERR_MEMORY, "no memory for %zu class names", n);
     for (size_t i = 0; i < n; i++)
         classes[i] = ndm_option_item(o, "wrap-classes", i);
-    ndm_status status = read_fsdp(o, context, &fsdp);
+    ndm_status status = ndm_setup_fsdp(o, context, &fsdp);
     fsdp.wrap_classes = n > 0 ? classes : NULL;
-    m.micro_batch = ndm_option_int64(o, "micro-batch");
-    m.seq_len = ndm_option_int64(o, "seq-len");
-    m.recompute = (ndm_recompute)ndm_option_enum(o, "recompute");
-    m.head_chunk = ndm_option_int64(o, "head-chunk");
-    m.label_smoothing = ndm_option_double(o, "label-smoothing");
+    ndm_setup_model_options(o, &m);
     if (status == NDM_OK)
         status = ndm_model_create(context, ndm_option_string(o, "model"), &fsdp, &m, model);
     free(classes);

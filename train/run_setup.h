@@ -10,6 +10,22 @@
 #include "train/schedule.h"
 #include "train/trainer.h"
 
+/* Options of units and models. context: NULL before there is one. Not collective. */
+NDM_MUST_USE ndm_status ndm_setup_fsdp(const ndm_options *options, const ndm_context *context,
+                                       ndm_fsdp_config *fsdp);
+void ndm_setup_model_options(const ndm_options *options, ndm_model_options *model);
+
+/* run_mesh.c: sizes that are given, and a choice of those that are not when the context asks for
+ * it: `mesh` must live until then. */
+typedef struct ndm_setup_mesh {
+    const ndm_options *options;
+    int64_t sizes[NDM_AXIS_COUNT]; /* 0 = open */
+    char why[400];                 /* on rank 0, if there was a choice */
+} ndm_setup_mesh;
+void ndm_setup_read_mesh(const ndm_options *options, ndm_setup_mesh *mesh,
+                         ndm_parallelism_config *parallelism, ndm_context_options *context);
+void ndm_setup_say_mesh(const ndm_setup_mesh *mesh, const ndm_context *context);
+
 NDM_MUST_USE ndm_status ndm_setup_context(const ndm_options *options, ndm_context **context);
 /* On the counting device; once in a process. */
 NDM_MUST_USE ndm_status ndm_setup_dry_context(const ndm_options *options, ndm_context **context);

@@ -45,12 +45,17 @@ typedef struct ndm_context_options {
     const void *mpi_comm; /**< see interop_mpi.h; NULL (default): join the world of the launcher */
     const struct ndm_sim_options *sim; /**< for planners inside ndmesh; NULL (default) */
     ndm_bind bind; /**< default NDM_BIND_NONE: an embedding program's threads are its own matter */
+    /** NULL (default), or sets sizes of the mesh once it is known how many ranks there are. Called
+     * on rank 0 alone; all ranks take what it set. */
+    ndm_status (*choose_mesh)(void *user, int64_t ranks, int64_t hosts,
+                              ndm_parallelism_config *parallelism);
+    void *choose_user;
 } ndm_context_options;
 
 #define NDM_CONTEXT_OPTIONS_INIT                                                               \
     {                                                                                          \
         sizeof(ndm_context_options), "auto", "auto", "auto", 600.0, 0, 0, NULL, 0, NULL, NULL, \
-            NDM_BIND_NONE                                                                      \
+            NDM_BIND_NONE, NULL, NULL                                                          \
     }
 
 /**

@@ -281,7 +281,8 @@ static void other_ranks_plan_alike(void **state)
 static void a_search_finds_what_single_plans_find(void **state)
 {
     ndm_plan_request q = request_of(&machine, (shape){1, 8, 1, 1});
-    ndm_plan_open open = {true, true, true, 4};
+    ndm_plan_open open = {
+        .mesh = true, .micro_batch = true, .recompute = true, .micro_batch_max = 4};
     ndm_plan_rows rows;
 
     (void)state;
@@ -303,6 +304,24 @@ static void a_search_finds_what_single_plans_find(void **state)
     free(rows.items);
 }
 
+static void a_search_keeps_the_sizes_that_are_given(void **state)
+{
+    ndm_plan_request q = request_of(&machine, (shape){1, 8, 1, 1});
+    ndm_plan_open open = {.mesh = true, .fixed = {[NDM_DP_REPLICATE] = 2, [NDM_TP] = 2}};
+    ndm_plan_rows rows;
+
+    (void)state;
+    q.ranks = 16;
+    assert_int_equal(ndm_plan_search(&q, &open, &rows), NDM_OK);
+    assert_int_equal(rows.n, 3); /* the other 4 ranks: dp_shard x cp */
+    for (int64_t i = 0; i < rows.n; i++) {
+        const int64_t *mesh = rows.items[i].mesh;
+        assert_true(mesh[NDM_DP_REPLICATE] == 2 && mesh[NDM_TP] == 2);
+        assert_int_equal(mesh[NDM_DP_SHARD] * mesh[NDM_CP], 4);
+    }
+    free(rows.items);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -317,6 +336,7 @@ int main(void)
         cmocka_unit_test(a_hundred_thousand_ranks_are_one),
         cmocka_unit_test(other_ranks_plan_alike),
         cmocka_unit_test(a_search_finds_what_single_plans_find),
+        cmocka_unit_test(a_search_keeps_the_sizes_that_are_given),
     };
     char path[512];
 
