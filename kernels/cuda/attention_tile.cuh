@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tiles of attention on tensor cores: rows of bf16 in shared memory, DIM wide (the head's width
+ * rounded up, zeros behind it), and products of a warp's 16 rows with them.
+ *
+ * Rows lie PITCH apart, 16 bytes more than they are long, so that eight rows of an ldmatrix fall
+ * into different banks. */
+#ifndef NDM_KERNELS_CUDA_ATTENTION_TILE_CUH
+#define NDM_KERNELS_CUDA_ATTENTION_TILE_CUH
+
+#include <ndm_ptx.cuh>
+
+#include "kernels/cuda/attention.cuh"
+
+enum { MMA = 16, QUAD = 4 }; /* rows of a warp's product; lanes that share a row of it */
+
+template <int DIM> struct tile_shape {
+    enum { PITCH = DIM + 8 };
+};
+
+/* Starts the load of ROWS rows from `row` on; what is not there becomes 0. vector: bf16 that allows
+ * 16-byte copies, which arrive at the next wait. */
+template <int DIM, int ROWS>
+static __device__ __forceinline__ void tile_load(__nv_bfloat16 *to, const head_rows &from,
+                                                 int64_t row, int head_dim, bool vector)
+{
+    for (int i = threadIdx.x; i < ROWS * (DIM / WIDE); i += ATTENTION_BLOCK) {
+        int r = i / (DIM / WIDE), d = i % (DIM / WIDE) * WIDE;
+        int count = row + r < from.rows ? at_most(head_dim - d, WIDE) : 0;
+        int64_t at = from.at + (count > 0 ? (row + r) * from.stride + d : 0);
+        __nv_bfloat16 *place = to + r * tile_shape<DIM>::PITCH + d;
+        if (vector && from.dtype == NDM_BF16) {
+            ndm_cp_async_16(place, (const __nv_bfloat16 *)from.data + at, count > 0 ? 16 : 0);
+            continue;
+        }
+        float v[WIDE];
+        load_wide_any(from.data, from.dtype, at, count, vector, v);
+        store_wide(place, WIDE, true, v);
+    }
+}
+
+static __device__ __forceinline__ unsigned pack_bf16(float low, float high)
+{
+    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<unsigned *>(&pair);
+}
+
+/* sum[16 x ROWS] += a[16 x DIM] b[ROWS x DIM]'. */
+template <int DIM, int ROWS>
+static __device__ __forceinline__ void
+product_of_rows(float sum[ROWS / 8][4], const __nv_bfloat16 *a, const __nv_bfloat16 *b)
+{
+    enum { PITCH = tile_shape<DIM>::PITCH, STEPS = DIM > 128 ? 4 : DIM / MMA };
+    int lane = threadIdx.x % 32;
+    const __nv_bfloat16 *left = a + lane % 16 * PITCH + lane / 16 * 8;
+    const __nv_bfloat16 *right = b + (lane / 16 * 8 + lane % 8) * PITCH + lane / 8 % 2 * 8;
+
+#pragma unroll STEPS
+    for (int k = 0; k < DIM; k += MMA) {
+        unsigned x[4];
+        ndm_ldmatrix_x4(x, left + k);
+#pragma unroll
+        for (int n = 0; n < ROWS; n += 16) {
+            unsigned y[4];
+            ndm_ldmatrix_x4(y, right + n * PITCH + k);
+            ndm_mma_bf16(sum[n / 8], x, y);
+            ndm_mma_bf16(sum[n / 8 + 1], x, y + 2);
+        }
+    }
+}
+
+/* sum[16 x DIM] += p[16 x ROWS] b[ROWS x DIM]; p is as a product leaves it, rounded to bf16 here.
+ */
+template <int DIM, int ROWS>
+static __device__ __forceinline__ void
+product_of_columns(float sum[DIM / 8][4], const float p[ROWS / 8][4], const __nv_bfloat16 *b)
+{
+    enum { PITCH = tile_shape<DIM>::PITCH };
+    int lane = threadIdx.x % 32;
+    const __nv_bfloat16 *right = b + lane % 16 * PITCH + lane / 16 * 8;
+
+#pragma unroll
+    for (int k = 0; k < ROWS; k += MMA) {
+        const float *low = p[k / 8], *high = p[k / 8 + 1];
+        unsigned x[4] = {pack_bf16(low[0], low[1]), pack_bf16(low[2], low[3]),
+                         pack_bf16(high[0], high[1]), pack_bf16(high[2], high[3])};
+#pragma unroll
+        for (int n = 0; n < DIM; n += 16) {
+            unsigned y[4];
+            ndm_ldmatrix_x4_trans(y, right + k * PITCH + n);
+            ndm_mma_bf16(sum[n / 8], x, y);
+            ndm_mma_bf16(sum[n / 8 + 1], x, y + 2);
+        }
+    }
+}
+
+/* Where a lane's numbers of a product are: rows lane / 4 and + 8, columns 8n + 2 (lane % 4) and
+ * the next. */
+static __device__ __forceinline__ int lane_row(int half)
+{
+    return threadIdx.x % 32 / QUAD + 8 * half;
+}
+
+static __device__ __forceinline__ int lane_column(int n, int e)
+{
+    return 8 * n + 2 * (threadIdx.x % QUAD) + e;
+}
+
+/* Rows of a result: factor[half] * sum, onto what is there if accumulate. */
+template <int DIM>
+static __device__ __forceinline__ void
+tile_store(void *data, ndm_dtype dtype, int64_t at, int64_t stride, int rows, int head_dim,
+           const float factor[2], bool accumulate, const float sum[DIM / 8][4])
+{
+#pragma unroll
+    for (int n = 0; n < DIM / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int row = lane_row(i / 2), column = lane_column(n, i % 2);
+            if (row >= rows || column >= head_dim)
+                continue;
+            int64_t to = at + row * stride + column;
+            float x = factor[i / 2] * sum[n][i];
+            store_any(data, dtype, to, accumulate ? x + load_any(data, dtype, to) : x);
+        }
+}
+
+#endif

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The kernel table of the cuda world: complete, with cuBLAS for the matrix product. */
+#include "kernels/cuda/body.h"
+
+const ndm_kernel_table ndm_cuda_kernels = {
+    .name = "cuda",
+    .summary = "own CUDA kernels, cuBLAS for the matrix product",
+    .device = "cuda",
+    .priority = 100,
+    .body =
+        {
+#define CUDA_BODY(name, doc) [NDM_OP_##name] = (void (*)(void))ndm_cuda_##name,
+            NDM_KERNEL_LIST(CUDA_BODY)
+#undef CUDA_BODY
+        },
+};
