@@ -255,25 +255,34 @@ static const char *operation_name(int operation)
     return names[operation];
 }
 
+static bool differ(const cuemu_comm *c, int a, int b)
+{
+    return c->rank[a].operation != c->rank[b].operation || c->rank[a].count != c->rank[b].count ||
+           c->rank[a].type != c->rank[b].type || c->rank[a].reduction != c->rank[b].reduction ||
+           c->rank[a].root != c->rank[b].root;
+}
+
 /* NCCL would hang or return rubbish; here every rank learns that the calls do not fit. */
 static bool calls_match(const local_comm *m)
 {
     cuemu_comm *c = m->shared;
-    __typeof__(&c->rank[0]) a = &c->rank[0], b = &c->rank[m->rank];
-    for (int r = 1; r < c->ranks; r++)
-        if (c->rank[r].operation != a->operation || c->rank[r].type != a->type ||
-            c->rank[r].root != a->root || c->rank[r].reduction != a->reduction ||
-            c->rank[r].count != a->count)
-            c->bad = ncclInvalidUsage;
-    if (b->operation != a->operation || b->count != a->count || b->type != a->type ||
-        b->root != a->root || b->reduction != a->reduction)
+    int other = 1;
+    uint32_t none = 0;
+    while (other < c->ranks && !differ(c, 0, other))
+        other++;
+    if (other == c->ranks)
+        return !c->bad;
+    if (atomic_compare_exchange_strong(&c->bad, &none,
+                                       ncclInvalidUsage)) /* the first to see it says so */
         fprintf(stderr,
                 "cuemu: NCCL calls differ: rank 0 %s of %zu (type %d, op %d, root %d), rank %d %s "
                 "of %zu "
                 "(type %d, op %d, root %d)\n",
-                operation_name(a->operation), a->count, a->type, a->reduction, a->root, m->rank,
-                operation_name(b->operation), b->count, b->type, b->reduction, b->root);
-    return !c->bad;
+                operation_name(c->rank[0].operation), c->rank[0].count, c->rank[0].type,
+                c->rank[0].reduction, c->rank[0].root, other,
+                operation_name(c->rank[other].operation), c->rank[other].count, c->rank[other].type,
+                c->rank[other].reduction, c->rank[other].root);
+    return false;
 }
 
 static void collective(const local_comm *m, const cuemu_record *r)

@@ -35,21 +35,28 @@ static void *address(cuemu_code code)
     return base[code.module] + code.offset;
 }
 
-static const char *kernel_name(void *kernel)
+/* By name where it is exported, or as addr2line -fe MODULE takes it. */
+static void name_kernel(char *text, size_t bytes, void *kernel)
 {
     Dl_info info;
-    return kernel && dladdr(kernel, &info) && info.dli_sname ? info.dli_sname
-                                                             : "(no exported name)";
+    if (!kernel || !dladdr(kernel, &info))
+        snprintf(text, bytes, "a copy or library call");
+    else if (info.dli_sname && info.dli_saddr == kernel)
+        snprintf(text, bytes, "%s", info.dli_sname);
+    else
+        snprintf(text, bytes, "%s 0x%lx", info.dli_fname,
+                 (unsigned long)((char *)kernel - (char *)info.dli_fbase));
 }
 
 static void on_crash(int signal_number)
 {
     extern __thread cuemu_dim threadIdx, blockIdx;
-    char text[512];
+    char name[300], text[512];
+    name_kernel(name, sizeof name, running);
     int n = snprintf(text, sizeof text,
                      "cuemu: signal %d in %s, block (%u,%u,%u) thread (%u,%u,%u)\n", signal_number,
-                     running ? kernel_name(running) : "a copy or library call", blockIdx.x,
-                     blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z);
+                     name, blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y,
+                     threadIdx.z);
     if (write(2, text, (size_t)n) < 0)
         _exit(1);
     signal(signal_number, SIG_DFL);
@@ -87,8 +94,10 @@ void cuemu_launch_execute(const cuemu_record *record, uint32_t seed)
                record->u.launch.dynamic_bytes); /* NaN: nothing may count on zeros */
         memcpy(args, record->u.launch.args, record->u.launch.args_bytes);
         if (!cuemu_block_run(thunk, kernel, args, record->u.launch.block, seed)) {
+            char name[300];
+            name_kernel(name, sizeof name, kernel);
             fprintf(stderr, "cuemu: %s: block %zu: a barrier that not all its threads reach\n",
-                    kernel_name(kernel), b);
+                    name, b);
             cuemu_device_fail(cudaErrorLaunchFailure);
             break;
         }

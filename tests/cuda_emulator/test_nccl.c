@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The emulated NCCL on several ranks: collectives of every type, splits, messages, and what must be
+ * refused. Ranks gather their findings before they assert, so that a fault on one does not hang the
+ * others. */
+#include "test_common.h"
+
+#include <mpi.h>
+#include <nccl.h>
+
+static int rank, ranks;
+static ncclComm_t comm;
+static cudaStream_t stream;
+
+/* Every rank passes or fails alike. */
+#define AGREE(condition)                                                          \
+    do {                                                                          \
+        int fine_ = (condition) ? 1 : 0;                                          \
+        if (!fine_)                                                               \
+            printf("rank %d: %s:%d: %s\n", rank, __FILE__, __LINE__, #condition); \
+        MPI_Allreduce(MPI_IN_PLACE, &fine_, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD); \
+        assert_true(fine_);                                                       \
+    } while (0)
+
+static ncclComm_t new_comm(void)
+{
+    ncclUniqueId id;
+    ncclComm_t made = NULL;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    if (!rank)
+        ncclGetUniqueId(&id);
+    MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
+    AGREE(ncclCommInitRankConfig(&made, ranks, id, rank, &config) == ncclSuccess);
+    return made;
+}
+
+static void gathers_and_reduces_in_place(void **state)
+{
+    (void)state;
+    enum { N = 1000 };
+    size_t bytes = (size_t)ranks * N * sizeof(float);
+    float *x = malloc(bytes), *d = on_device(NULL, bytes);
+    for (int i = 0; i < N; i++)
+        x[i] = (float)(rank * N + i);
+    OK(cudaMemcpy(d + rank * N, x, N * sizeof *x, cudaMemcpyHostToDevice));
+    OK(ncclAllGather(d + rank * N, d, N, ncclFloat32, comm, stream));
+    fetch(x, d, bytes, stream);
+    int wrong = 0;
+    for (int i = 0; i < ranks * N; i++)
+        wrong += x[i] != (float)i;
+    OK(ncclReduceScatter(d, d + rank * N, N, ncclFloat32, ncclSum, comm, stream));
+    fetch(x, d + rank * N, N * sizeof *x, stream);
+    for (int i = 0; i < N; i++)
+        wrong += x[i] != (float)(ranks * (rank * N + i));
+    AGREE(!wrong);
+    OK(cudaFree(d));
+    free(x);
+}
+
+/* In rank order and in fp32, whatever the type: the result is one number, the same on all ranks. */
+static void sums_are_in_rank_order(void **state)
+{
+    (void)state;
+    enum { N = 777 };
+    float x[N], want = 1e8f;
+    uint16_t h[N], got_h[N];
+    for (int i = 0; i < N; i++) {
+        x[i] = rank ? 3 : 1e8f;
+        h[i] = float_to_bf16(rank ? 0.5f : 128);
+    }
+    for (int r = 1; r < ranks; r++)
+        want += 3; /* 1e8 + 3 + 3 ... differs from 1e8 + (3 + 3 ...) */
+    float *d = on_device(x, sizeof x);
+    uint16_t *dh = on_device(h, sizeof h);
+    OK(ncclAllReduce(d, d, N, ncclFloat32, ncclSum, comm, stream));
+    OK(ncclAllReduce(dh, dh, N, ncclBfloat16, ncclSum, comm, stream));
+    fetch(x, d, sizeof x, stream);
+    fetch(got_h, dh, sizeof got_h, stream);
+    int wrong = 0;
+    for (int i = 0; i < N; i++) {
+        wrong += x[i] != want;
+        wrong += got_h[i] != float_to_bf16(128 + 0.5f * (float)(ranks - 1)); /* rounded once */
+    }
+    AGREE(!wrong);
+    OK(cudaFree(d));
+    OK(cudaFree(dh));
+}
+
+static void every_type_and_reduction(void **state)
+{
+    (void)state;
+    double v[4] = {rank, -rank, 7, rank % 2}, *dv = on_device(v, sizeof v);
+    int32_t k[4] = {rank, -rank, 1 << 20, 5}, *dk = on_device(k, sizeof k);
+    uint8_t b[4] = {(uint8_t)rank, 200, 3, 1}, *db = on_device(b, sizeof b);
+    int64_t q[2] = {1LL << 60, -rank}, *dq = on_device(q, sizeof q);
+    OK(ncclAllReduce(dv, dv, 4, ncclFloat64, ncclAvg, comm, stream));
+    OK(ncclAllReduce(dk, dk, 4, ncclInt32, ncclMax, comm, stream));
+    OK(ncclAllReduce(db, db, 4, ncclUint8, ncclMin, comm, stream));
+    OK(ncclAllReduce(dq, dq, 2, ncclInt64, ncclMin, comm, stream));
+    fetch(v, dv, sizeof v, stream);
+    fetch(k, dk, sizeof k, stream);
+    fetch(b, db, sizeof b, stream);
+    fetch(q, dq, sizeof q, stream);
+    double mean = (ranks - 1) / 2.0;
+    AGREE(v[0] == mean && v[1] == -mean && v[2] == 7 && v[3] == (ranks / 2) / (double)ranks);
+    AGREE(k[0] == ranks - 1 && k[1] == 0 && k[2] == 1 << 20 && k[3] == 5);
+    AGREE(b[0] == 0 && b[1] == 200 && q[0] == 1LL << 60 && q[1] == 1 - ranks);
+    OK(cudaFree(dv));
+    OK(cudaFree(dk));
+    OK(cudaFree(db));
+    OK(cudaFree(dq));
+}
+
+static void broadcasts_and_splits(void **state)
+{
+    (void)state;
+    ncclComm_t half = NULL, none = NULL;
+    int x = 100 + rank, *d = on_device(&x, sizeof x), n = 0, me = -1;
+    OK(ncclBroadcast(d, d, 1, ncclInt32, ranks - 1, comm, stream));
+    fetch(&x, d, sizeof x, stream);
+    AGREE(x == 100 + ranks - 1);
+    AGREE(ncclCommSplit(comm, rank % 2, -rank, &half, NULL) == ncclSuccess); /* backwards */
+    OK(ncclCommCount(half, &n));
+    OK(ncclCommUserRank(half, &me));
+    AGREE(n == (ranks + 1 - rank % 2) / 2 && me == n - 1 - rank / 2);
+    x = rank;
+    OK(cudaMemcpy(d, &x, sizeof x, cudaMemcpyHostToDevice));
+    OK(ncclAllReduce(d, d, 1, ncclInt32, ncclMax, half, stream));
+    fetch(&x, d, sizeof x, stream);
+    AGREE(x == (ranks - 1 - rank) / 2 * 2 + rank);
+    AGREE(ncclCommSplit(comm, rank ? NCCL_SPLIT_NOCOLOR : 0, 0, &none, NULL) == ncclSuccess);
+    AGREE((none == NULL) == (rank != 0));
+    OK(ncclCommDestroy(half));
+    OK(ncclCommDestroy(none));
+    OK(cudaFree(d));
+}
+
+/* A ring and an all-to-all by messages: all sends of a group are posted before a receive waits. */
+static void groups_of_messages(void **state)
+{
+    (void)state;
+    enum { N = 300 };
+    static int x[16 * N], y[16 * N];
+    int right = (rank + 1) % ranks, left = (rank + ranks - 1) % ranks, wrong = 0;
+    for (int i = 0; i < 16 * N; i++)
+        x[i] = rank * 100000 + i;
+    int *dx = on_device(x, sizeof x), *dy = on_device(x, sizeof y);
+    OK(ncclGroupStart());
+    OK(ncclRecv(dy, N, ncclInt32, left, comm, stream));
+    OK(ncclSend(dx, N, ncclInt32, right, comm, stream));
+    OK(ncclGroupEnd());
+    fetch(y, dy, sizeof y, stream);
+    for (int i = 0; i < N; i++)
+        wrong += y[i] != left * 100000 + i;
+    for (int round = 0; round < 5; round++) {
+        OK(ncclGroupStart());
+        for (int r = 0; r < ranks; r++) {
+            OK(ncclSend(dx + r * N, N, ncclInt32, r, comm, stream));
+            OK(ncclRecv(dy + r * N, N, ncclInt32, r, comm, stream));
+        }
+        OK(ncclGroupEnd());
+    }
+    fetch(y, dy, sizeof y, stream);
+    for (int i = 0; i < ranks * N; i++)
+        wrong += y[i] != i / N * 100000 + rank * N + i % N;
+    OK(ncclAlltoAll(dx, dy, N, ncclInt32, comm, stream));
+    fetch(x, dy, sizeof x, stream);
+    wrong += memcmp(x, y, (size_t)ranks * N * sizeof *x) != 0;
+    AGREE(!wrong);
+    OK(cudaFree(dx));
+    OK(cudaFree(dy));
+}
+
+/* Calls of one communicator from two streams keep the order of issue. */
+static void two_streams_keep_the_order(void **state)
+{
+    (void)state;
+    cudaStream_t other = new_stream();
+    float *d = on_device(NULL, 4096), x[2];
+    for (int i = 0; i < 20; i++) {
+        OK(test_spin(d + 512, 256, 20 * (rank + 1), rank % 2 ? stream : other));
+        OK(cudaMemsetAsync(d, 0, 8, stream));
+        OK(ncclAllReduce(d, d, 1, ncclFloat32, ncclSum, comm, stream));
+        OK(cudaMemsetAsync(d + 1, 0, 4, other));
+        OK(ncclAllReduce(d + 1, d + 1, 1, ncclFloat32, ncclMax, comm, other));
+    }
+    OK(cudaStreamSynchronize(other));
+    fetch(x, d, sizeof x, stream);
+    ncclResult_t error;
+    OK(ncclCommGetAsyncError(comm, &error));
+    AGREE(error == ncclSuccess && x[0] == 0 && x[1] == 0);
+    OK(cudaStreamDestroy(other));
+    OK(cudaFree(d));
+}
+
+static void buffers_register(void **state)
+{
+    (void)state;
+    void *at, *handle;
+    OK(ncclMemAlloc(&at, 4096));
+    OK(ncclCommRegister(comm, at, 4096, &handle));
+    AGREE(ncclCommRegister(comm, &at, 8, &handle) == ncclInvalidArgument); /* host memory */
+    AGREE(ncclAllReduce(&at, &at, 1, ncclFloat32, ncclSum, comm, stream) == ncclInvalidArgument);
+    OK(ncclCommDeregister(comm, at));
+    OK(ncclMemFree(at));
+}
+
+/* ---- faults: each in a communicator of its own, which is bad afterwards ---- */
+
+static ncclResult_t async_error(ncclComm_t faulty)
+{
+    ncclResult_t error;
+    OK(cudaStreamSynchronize(stream));
+    OK(ncclCommGetAsyncError(faulty, &error));
+    return error;
+}
+
+static void differing_calls_are_errors(void **state)
+{
+    (void)state;
+    float *d = on_device(NULL, 4096);
+    for (int what = 0; what < 4; what++) {
+        ncclComm_t faulty = new_comm();
+        size_t count = what == 0 && rank == ranks - 1 ? 9 : 8;
+        ncclDataType_t type = what == 1 && rank == ranks - 1 ? ncclBfloat16 : ncclFloat32;
+        ncclRedOp_t op = what == 2 && rank == ranks - 1 ? ncclMax : ncclSum;
+        if (what == 3 && rank == ranks - 1) /* the order of two calls */
+            OK(ncclAllGather(d, d + 64, count, type, faulty, stream));
+        OK(ncclAllReduce(d, d, count, type, op, faulty, stream));
+        if (what == 3 && rank != ranks - 1)
+            OK(ncclAllGather(d, d + 64, count, type, faulty, stream));
+        ncclResult_t error = async_error(faulty);
+        AGREE(error == ncclInvalidUsage);
+        OK(ncclCommDestroy(faulty));
+    }
+    OK(cudaFree(d));
+}
+
+static void a_missing_rank_is_an_error(void **state)
+{
+    (void)state;
+    float *d = on_device(NULL, 4096);
+    ncclComm_t faulty = new_comm();
+    if (rank)
+        OK(ncclAllReduce(d, d, 8, ncclFloat32, ncclSum, faulty, stream));
+    ncclResult_t error = rank ? async_error(faulty) : ncclRemoteError;
+    AGREE(error == ncclRemoteError);
+    OK(ncclCommAbort(faulty));
+    OK(cudaFree(d));
+}
+
+/* An abort on one rank frees the others at once, long before their limit. */
+static void an_abort_frees_the_others(void **state)
+{
+    (void)state;
+    float *d = on_device(NULL, 4096);
+    ncclComm_t faulty = new_comm();
+    if (rank)
+        OK(ncclAllReduce(d, d, 8, ncclFloat32, ncclSum, faulty, stream));
+    else
+        OK(ncclCommAbort(faulty));
+    ncclResult_t error = rank ? async_error(faulty) : ncclRemoteError;
+    AGREE(error == ncclRemoteError);
+    if (rank)
+        OK(ncclCommAbort(faulty));
+    OK(cudaFree(d));
+}
+
+static void a_shared_device_is_refused(void **state)
+{
+    (void)state;
+    ncclUniqueId id;
+    ncclComm_t made = NULL;
+    OK(cudaSetDevice(rank / 2));
+    if (!rank)
+        ncclGetUniqueId(&id);
+    MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
+    ncclResult_t result = ncclCommInitRank(&made, ranks, id, rank);
+    OK(cudaSetDevice(rank));
+    AGREE(result == ncclInvalidUsage);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gathers_and_reduces_in_place),
+        cmocka_unit_test(sums_are_in_rank_order),
+        cmocka_unit_test(every_type_and_reduction),
+        cmocka_unit_test(broadcasts_and_splits),
+        cmocka_unit_test(groups_of_messages),
+        cmocka_unit_test(two_streams_keep_the_order),
+        cmocka_unit_test(buffers_register),
+        cmocka_unit_test(differing_calls_are_errors),
+        cmocka_unit_test(a_missing_rank_is_an_error),
+        cmocka_unit_test(an_abort_frees_the_others),
+        cmocka_unit_test(a_shared_device_is_refused),
+    };
+    setenv("CUEMU_NCCL_TIMEOUT", "3", 0);
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    if (cudaSetDevice(rank) || cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking))
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    comm = new_comm();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    ncclCommDestroy(comm);
+    MPI_Finalize();
+    return failed;
+}
