@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The three benchmarks of `ndmesh bench`, and what they share. */
+/* The benchmarks of `ndmesh bench`, and what they share. */
 #ifndef NDM_CLI_BENCH_H
 #define NDM_CLI_BENCH_H
 
@@ -32,6 +32,9 @@ NDM_MUST_USE ndm_status ndm_bench_report_end(ndm_bench_report *report,
  * the rows are printed all the same. */
 NDM_MUST_USE ndm_status ndm_bench_collectives(const ndm_options *options);
 NDM_MUST_USE ndm_status ndm_bench_kernels(const ndm_options *options);
+
+/* Measures this machine for `ndmesh plan`. */
+NDM_MUST_USE ndm_status ndm_bench_profile(const ndm_options *options);
 
 /* `bench step` takes the options of train. */
 NDM_MUST_USE ndm_status ndm_bench_step(int argc, const char *const *argv);

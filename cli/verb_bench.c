@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `ndmesh bench collectives | kernels | step`: measured speed, checked results. */
+/* `ndmesh bench collectives | kernels | step`: measured speed, checked results; and `ndmesh bench
+ * profile`, which writes it down for plans. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 
 #define COLLECTIVES .group = "bench collectives"
 #define KERNELS .group = "bench kernels"
+#define PROFILE .group = "bench profile"
 #define AT_LEAST(least) .min = (least), .max = INFINITY
 #define AXIS .type = NDM_OPTION_INT, .map = "auto=-1", AT_LEAST(-1), .unit = "ranks", COLLECTIVES
 #define FLAG .type = NDM_OPTION_BOOL, .initial = "false"
@@ -74,8 +76,7 @@ static const ndm_option options[] = {
      .type = NDM_OPTION_INT,
      .initial = "20",
      AT_LEAST(1),
-     .help = "-n: timed calls of a row",
-     COLLECTIVES},
+     .help = "-n: timed calls of a row"},
     {.name = "warmup-iters",
      .type = NDM_OPTION_INT,
      .initial = "5",
@@ -160,13 +161,26 @@ static const ndm_option options[] = {
      .initial = "2",
      AT_LEAST(0),
      .unit = "ms",
-     .help = "a round repeats a kernel for so long at least",
-     KERNELS},
+     .help = "a round repeats a kernel for so long at least"},
+
+    {.name = "out",
+     .type = NDM_OPTION_STRING,
+     .value = "FILE.yaml",
+     .initially = "stdout",
+     .help = "where the profile goes, for --cluster of plan, mesh and train",
+     PROFILE},
+    {.name = "profile-ranks",
+     .type = NDM_OPTION_INT,
+     .initial = "8",
+     .min = 1,
+     .max = 64,
+     .help = "collectives are measured among 2, 4, ... up to so many ranks",
+     PROFILE},
 };
 
 static const ndm_option_table table = {
     .command = "bench",
-    .usage = "collectives|kernels|step [options]",
+    .usage = "collectives|kernels|step|profile [options]",
     .summary = "measured speed, checked results; 'bench step' takes the options of train",
     .options = options,
     .n_options = sizeof options / sizeof options[0],
@@ -243,17 +257,32 @@ static ndm_status kernels(int argc, const char *const *argv)
     return status;
 }
 
+static ndm_status profile(int argc, const char *const *argv)
+{
+    ndm_options *o = NULL;
+
+    NDM_TRY(read_options("bench profile", argc, argv, &o));
+    ndm_status status = ndm_bench_profile(o);
+    ndm_options_destroy(o);
+    return status;
+}
+
 static ndm_status bench(int argc, const char *const *argv)
 {
     static const struct {
         const char *name;
         ndm_status (*run)(int argc, const char *const *argv);
-    } benches[] = {{"collectives", collectives}, {"kernels", kernels}, {"step", ndm_bench_step}};
+    } benches[] = {{"collectives", collectives},
+                   {"kernels", kernels},
+                   {"step", ndm_bench_step},
+                   {"profile", profile}};
     enum { N = sizeof benches / sizeof benches[0] };
     const char *names[N];
 
+    if (argc > 0 && strcmp(argv[0], "--profile") == 0)
+        return profile(argc - 1, argv + 1);
     if (argc < 1 || argv[0][0] == '-')
-        NDM_FAIL(NDM_ERR_USAGE, "bench: say what: collectives, kernels or step");
+        NDM_FAIL(NDM_ERR_USAGE, "bench: say what: collectives, kernels, step or profile");
     for (size_t i = 0; i < N; i++) {
         names[i] = benches[i].name;
         if (strcmp(argv[0], names[i]) == 0)
@@ -261,7 +290,7 @@ static ndm_status bench(int argc, const char *const *argv)
     }
     const char *nearest = ndm_text_nearest(argv[0], names, N);
     NDM_FAIL(NDM_ERR_USAGE, "bench: there is no '%.64s'; %s%s", argv[0],
-             nearest != NULL ? "did you mean " : "there are collectives, kernels and step",
+             nearest != NULL ? "did you mean " : "there are collectives, kernels, step and profile",
              nearest != NULL ? nearest : "");
 }
 

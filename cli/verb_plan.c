@@ -179,6 +179,8 @@ static ndm_status read_machine(plan *p)
         NDM_FAIL(NDM_ERR_CONFIG, "plan: the chips of %s have no fp8", p->machine.name);
     for (size_t i = 0; i < ndm_option_count(o, "set"); i++)
         NDM_TRY(ndm_plan_set(&p->machine, &p->stack, ndm_option_item(o, "set", i)));
+    if (ndm_option_int64(o, "ranks") > 0)
+        ndm_plan_share_host(&p->machine, ndm_option_int64(o, "ranks"), 1);
     return NDM_OK;
 }
 

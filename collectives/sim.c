@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "collectives/comms.h"
+#include "collectives/shm.h"
 #include "collectives/sim_cost.h"
 #include "core/dtype.h"
 #include "device/sim.h"
@@ -12,6 +13,7 @@
 typedef struct sim_comm {
     ndm_sim_group group;
     unsigned axes;
+    int64_t staging; /* bytes, accounted: what ranks of a host put before each other */
 } sim_comm;
 
 static bool probe(ndm_world *world, ndm_device *device, char *why, size_t why_bytes)
@@ -31,12 +33,19 @@ static ndm_status comm_init(ndm_comm *comm)
         NDM_FAIL(NDM_ERR_MEMORY, "comm: no memory for communicator %s", comm->name);
     s->group = ndm_sim_place(comm->ranks, comm->size, o->machine->ranks_per_domain);
     s->axes = comm->owner->slots[comm->id].axes;
+    s->staging = o->machine->windows && s->group.domains == 1 && comm->size > 1
+                     ? (int64_t)sizeof(ndm_shm_area)
+                     : 0;
+    ndm_device_account(comm->owner->device, NDM_MEMORY_COMM, s->staging);
     comm->state = s;
     return NDM_OK;
 }
 
 static void comm_finish(ndm_comm *comm)
 {
+    const sim_comm *s = comm->state;
+
+    ndm_device_account(comm->owner->device, NDM_MEMORY_COMM, -s->staging);
     free(comm->state);
     comm->state = NULL;
 }

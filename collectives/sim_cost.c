@@ -67,7 +67,16 @@ static double traffic(ndm_collective kind, int64_t n)
     }
 }
 
-static double domain_ns(const ndm_sim_machine *m, ndm_collective kind, int64_t n, double bytes)
+/* Curves are of one group alone; others of the host do the same at the same time, on its cores. */
+static double crowd(const ndm_sim_machine *m, int64_t n)
+{
+    double alone = (double)n > m->cores_per_host ? (double)n : m->cores_per_host;
+    double all = (double)m->ranks_per_host / alone;
+
+    return m->cores_per_host > 0.0 && all > 1.0 ? all : 1.0;
+}
+
+static double group_ns(const ndm_sim_machine *m, ndm_collective kind, int64_t n, double bytes)
 {
     const ndm_sim_curve *below, *above;
 
@@ -85,6 +94,11 @@ static double domain_ns(const ndm_sim_machine *m, ndm_collective kind, int64_t n
     double t = log((double)n / (double)below->ranks) /
                log((double)above->ranks / (double)below->ranks);
     return low + t * (high - low);
+}
+
+static double domain_ns(const ndm_sim_machine *m, ndm_collective kind, int64_t n, double bytes)
+{
+    return group_ns(m, kind, n, bytes) * crowd(m, n);
 }
 
 /* ---- between domains ---------------------------------------------------------------------- */

@@ -11,7 +11,8 @@ enum {
     NDM_SIM_GEMMS_MAX = 128,
     NDM_SIM_ATTENTIONS_MAX = 128,
     NDM_SIM_CURVES_MAX = 24,
-    NDM_SIM_CURVE_POINTS_MAX = 24
+    NDM_SIM_CURVE_POINTS_MAX = 24,
+    NDM_SIM_OPS_MAX = 40
 };
 
 typedef enum ndm_sim_link { NDM_SIM_LINK_NODE, NDM_SIM_LINK_NETWORK, NDM_SIM_LINKS } ndm_sim_link;
@@ -39,19 +40,22 @@ typedef struct ndm_sim_machine {
     char name[48], summary[128], unit[16]; /* unit: "GPU" or "rank" */
 
     /* a rank's device */
-    double peak_flops;      /* dense, of the type that training computes in */
-    double clock;           /* sustained over burst clock under load */
-    double gemm_share;      /* of the peak, where there is no table */
-    double fp8_speedup;     /* of matrix products over 16 bit; 0 = none */
-    double memory_bytes;    /* usable */
-    double memory_bw;       /* bytes/s */
-    double memory_share;    /* of memory_bw that kernels reach */
-    double host_bw;         /* bytes/s between host and device */
-    double attention_share; /* speed of the attention kernel over the table's */
-    double kernel_ns;       /* shortest kernel */
-    double launch_ns;       /* host time of a kernel's launch */
-    double contention;      /* compute beside a collective is slower by this share */
-    int activation_bytes;   /* of an element of activations and their gradients */
+    double peak_flops;             /* dense, of the type that training computes in */
+    double clock;                  /* sustained over burst clock under load */
+    double gemm_share;             /* of the peak, where there is no table */
+    double fp8_speedup;            /* of matrix products over 16 bit; 0 = none */
+    double memory_bytes;           /* usable */
+    double memory_bw;              /* bytes/s */
+    double memory_share;           /* of memory_bw that kernels reach */
+    double host_bw;                /* bytes/s between host and device */
+    double attention_share;        /* speed of the attention kernel over the table's */
+    double attention_backward;     /* FLOP/s of its backward over the forward's; 0 = 0.8 */
+    double op_bw[NDM_SIM_OPS_MAX]; /* bytes/s of kernels that are counted in bytes, by ndm_op; 0 =
+                                      memory_bw * memory_share */
+    double kernel_ns;              /* shortest kernel */
+    double launch_ns;              /* host time of a kernel's launch */
+    double contention;             /* compute beside a collective is slower by this share */
+    int activation_bytes;          /* of an element of activations and their gradients */
     int64_t alloc_small,
         alloc_large; /* allocations are rounded up to these, from 1 MiB to the second */
     double reserved_share, reserved_bytes; /* reserved = share * rounded + bytes */
@@ -66,6 +70,8 @@ typedef struct ndm_sim_machine {
     double link_ns;         /* latency inside a domain, where there is no curve */
     double link_scale;      /* 1; for what-if: speed of the links over the curves' */
     double latency_scale;   /* 1; for what-if */
+    double cores_per_host;  /* 0; else the device's numbers are of a core, memory is a host's, and
+                               ranks of a host share both: see ndm_plan_share_host() */
     bool windows;           /* ranks of a host share memory: gathering in place is a barrier */
 
     ndm_sim_gemm gemms[NDM_SIM_GEMMS_MAX];

@@ -15,11 +15,12 @@ typedef struct pricing {
     ndm_sim_state *state;
     ndm_sim_charge *charge;
     bool again; /* the backward makes an activation again */
+    double bw;  /* bytes/s of the op */
 } pricing;
 
 static void add_bytes(const pricing *p, double bytes)
 {
-    p->charge->ns += bytes / (p->m->memory_bw * p->m->memory_share) * 1e9;
+    p->charge->ns += bytes / p->bw * 1e9;
 }
 
 static double either(double own, double of_stack)
@@ -130,7 +131,7 @@ static double unfused_ns(const pricing *p, const ndm_attention_args *a, bool bac
 static double fused_ns(const pricing *p, const ndm_attention_args *a, bool backward)
 {
     /* five products instead of two, at four fifths of the forward's speed */
-    const double BACKWARD = 2.5 / 0.8;
+    const double BACKWARD = 2.5 / either(0.8, p->m->attention_backward);
     double peak = p->m->attention_peak > 0.0 ? p->m->attention_peak : p->m->peak_flops;
     double seq = sqrt((double)a->tq * (double)a->tk) *
                  (a->q_index && a->tq == a->tk ? sqrt(2.0) : 1.0);
@@ -311,6 +312,13 @@ static void price_layer(const pricing *p, int op, const void *args)
     }
 }
 
+static double bandwidth_of(const ndm_sim_machine *m, int op)
+{
+    _Static_assert((int)NDM_OP_COUNT <= (int)NDM_SIM_OPS_MAX, "a bandwidth for each op");
+
+    return either(m->memory_bw * m->memory_share, op >= 0 ? m->op_bw[op] : 0.0);
+}
+
 /* ---- which part of the step ---------------------------------------------------------------- */
 
 static ndm_sim_phase enter_phase(ndm_sim_phase now, int op)
@@ -375,8 +383,12 @@ void ndm_cost_price(const ndm_sim_options *options, ndm_sim_state *state, const 
         state->forward_known = true;
         state->forward_trans_b = ((const ndm_gemm_args *)launch->args)->trans_b;
     }
-    pricing p = {options->machine, options->stack, state, charge,
-                 makes_again(state, op, launch->args)};
+    pricing p = {options->machine,
+                 options->stack,
+                 state,
+                 charge,
+                 makes_again(state, op, launch->args),
+                 bandwidth_of(options->machine, op)};
     *charge = (ndm_sim_charge){.category = NDM_SIM_MEMORY,
                                .phase = p.again ? NDM_SIM_RECOMPUTE : state->phase};
     if (op < 0)

@@ -26,24 +26,15 @@ bool ndm_auto_mesh_sizes(const ndm_options *options, int64_t *sizes)
     return open > 1 || (all && open > 0);
 }
 
-/* Ranks of a host share its cores, and what they bring. */
-static void share_host(ndm_sim_machine *m, int64_t ranks_per_host)
-{
-    double cores = (double)sysconf(_SC_NPROCESSORS_ONLN), ranks = (double)ranks_per_host;
-    double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-
-    m->ranks_per_host = m->ranks_per_domain = ranks_per_host;
-    m->peak_flops *= cores / ranks;
-    m->memory_bw *= cores / ranks;
-    m->memory_bytes = memory / ranks;
-}
-
 static ndm_status load_machine(const char *cluster, int64_t ranks, int64_t hosts,
-                               ndm_sim_machine *machine)
+                               ndm_sim_machine *m)
 {
-    NDM_TRY(ndm_plan_load_cluster(cluster ? cluster : "cpu-cluster", machine));
-    if (!cluster)
-        share_host(machine, (ranks + hosts - 1) / hosts);
+    NDM_TRY(ndm_plan_load_cluster(cluster ? cluster : "cpu-cluster", m));
+    if (!cluster) {
+        m->cores_per_host = (double)sysconf(_SC_NPROCESSORS_ONLN);
+        m->memory_bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    }
+    ndm_plan_share_host(m, ranks, hosts);
     return NDM_OK;
 }
 

@@ -9,6 +9,7 @@
 
 #include "core/file.h"
 #include "core/yaml_read.h"
+#include "kernels/kernels.h"
 #include "train/plan.h"
 
 typedef enum kind { REAL, WHOLE, SMALL, YES } kind;
@@ -34,6 +35,8 @@ static const field machine_fields[] = {
     {"memory_share", REAL, MACHINE(memory_share), 1, true},
     {"host_gbps", REAL, MACHINE(host_bw), 1e9, true},
     {"attention_share", REAL, MACHINE(attention_share), 1, true},
+    {"attention_backward", REAL, MACHINE(attention_backward), 1, false},
+    {"cores_per_host", REAL, MACHINE(cores_per_host), 1, false},
     {"kernel_us", REAL, MACHINE(kernel_ns), 1e3, true},
     {"launch_us", REAL, MACHINE(launch_ns), 1e3, true},
     {"contention", REAL, MACHINE(contention), 1, true},
@@ -295,6 +298,24 @@ static ndm_status visit_operation(reader *r, const char *key, yaml_node_t *value
              key);
 }
 
+/* Bytes/s of an op's kernel, GB/s in the file. */
+static ndm_status visit_kernel(reader *r, const char *key, yaml_node_t *value, int64_t context)
+{
+    double number;
+
+    (void)context;
+    for (int op = 0; op < NDM_OP_COUNT; op++) {
+        if (strcmp(key, ndm_op_name((ndm_op)op)) != 0)
+            continue;
+        if (!read_number(ndm_yaml_text(value), &number) || number <= 0.0)
+            NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: a number above 0 is expected", r->path,
+                     ndm_yaml_line(value));
+        r->machine->op_bw[op] = number * 1e9;
+        return NDM_OK;
+    }
+    NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: there is no kernel '%s'", r->path, ndm_yaml_line(value), key);
+}
+
 /* Tables of another file of the same folder. */
 static ndm_status read_tables(reader *r, yaml_node_t *value)
 {
@@ -332,6 +353,8 @@ static ndm_status visit_top(reader *r, const char *key, yaml_node_t *value, int6
         return read_attentions(r, value);
     if (strcmp(key, "collectives") == 0)
         return each_pair(r, value, visit_operation, 0);
+    if (strcmp(key, "kernels") == 0)
+        return each_pair(r, value, visit_kernel, 0);
     if (strcmp(key, "tables") == 0)
         return read_tables(r, value);
     if (strcmp(key, "name") == 0)
@@ -417,4 +440,21 @@ ndm_status ndm_plan_load_cluster(const char *name, ndm_sim_machine *machine)
     NDM_FAIL(NDM_ERR_CONFIG, "cluster '%s' is neither a YAML file nor known%s%s%s", name,
              near ? "; the nearest is '" : " (such as h100x8 or a100x8)", near ? near : "",
              near ? "'" : "");
+}
+
+void ndm_plan_share_host(ndm_sim_machine *m, int64_t ranks, int64_t hosts)
+{
+    double each = (double)((ranks + hosts - 1) / hosts), cores = m->cores_per_host / each;
+
+    if (m->cores_per_host <= 0.0)
+        return;
+    m->ranks_per_host = m->ranks_per_domain = (int64_t)each;
+    m->memory_bytes /= each;
+    m->peak_flops *= cores;
+    m->memory_bw *= cores;
+    m->host_bw *= cores;
+    m->kernel_ns /= cores;
+    m->launch_ns /= cores;
+    for (int op = 0; op < NDM_OP_COUNT; op++)
+        m->op_bw[op] *= cores;
 }

@@ -21,6 +21,7 @@ TIMEOUT_S = 200
 MODEL = ["--model", "llama-tiny", "--seq-len", "32"]
 POINTS_OF_2 = 4  # shapes of two ranks
 program = None
+HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def environment():
@@ -121,6 +122,31 @@ def step():
         assert parts["exposed communication"] > 0 or ranks == 1
         assert d["loss"] > 0 and d["tokens_per_s"] > 0 and d["gflops"] > 0 and d["pss_bytes"] > 0
         assert abs(d["of_fma_peak"] - d["gflops"] / d["fma_peak_gflops"]) < 1e-9
+
+
+def profile():
+    ndmesh("bench", "profile", "--rounds", "1", "--min-ms", "0", "--iters", "1", "--profile-ranks", "2",
+           "--out", "here.yaml")
+    text = open("here.yaml").read()
+    for part in ("cores_per_host: ", "kernels:\n", "  norm: ", "gemm:\n- [32, ", "attention:\n- [2, 32, ",
+                 "  all_reduce:\n    2: [[1024, "):
+        assert part in text, f"the profile lacks {part!r}"
+    p = document("plan", "--model", "llama-tiny", "--cluster", "./here.yaml", "--ranks", "4", "--tp", "2",
+                 "--micro-batch", "1", "--recompute", "none", "--seq-len", "32")
+    assert p["step_ms"] > 0 and p["cluster"] == "this-machine", p
+    ranks = ndmesh("train", "--ranks", "2", *MODEL, "--data", "here.yaml", "--steps", "1", "--mesh", "auto",
+                   "--cluster", "./here.yaml").stderr
+    assert "is the fastest plan on this-machine" in ranks, ranks
+
+
+def plan_here():
+    ndmesh("bench", "profile", "--rounds", "1", "--min-ms", "0", "--profile-ranks", "1", "--out", "here.yaml")
+    script = os.path.join(HERE, "..", "..", "benchmarks", "plan_here.py")
+    done = subprocess.run([script, "--engine", program, "--profile", "here.yaml", "--ranks", "2,4", "--model", "llama-tiny",
+                           "--steps", "3", "--seq-len", "32", "--memory-only"], text=True, capture_output=True,
+                          timeout=TIMEOUT_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "14 meshes: rank correlation" in done.stdout and "memory: 0.000" in done.stdout, done.stdout
 
 
 def usage():
@@ -298,7 +324,7 @@ def sweep_signal():
 def main():
     global program
     program = os.path.abspath(sys.argv[1])
-    names = ("collectives", "kernels", "step", "usage", "sweep", "sweep_invalid", "sweep_resume",
+    names = ("collectives", "kernels", "step", "profile", "plan_here", "usage", "sweep", "sweep_invalid", "sweep_resume",
              "sweep_crash", "sweep_timeout", "sweep_signal")
     for name in sys.argv[2:] or names:
         assert name in names, f"there is no {name}"

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Kernels of a core for a profile. Every core is busy with the same, since ranks of a host compute
+ * at the same time: they share caches, memory bandwidth and clock. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <omp.h>
+
+#include "cli/bench_cases.h"
+#include "cli/bench_peak.h"
+#include "cli/bench_profile.h"
+#include "core/clock.h"
+#include "device/device.h"
+#include "kernels/cost.h"
+#include "model/config.h"
+
+enum {
+    MAX_ROUNDS = 99,
+    COPY_BYTES = 32 << 20,
+    PEAK_NS = 50000000,
+    TOKENS = 256,
+    COPY_NS = 50000000
+};
+
+static const double FREE_BW = 1e18;
+
+typedef struct probe {
+    const ndm_profile_effort *effort;
+    ndm_sim_machine *machine;
+    ndm_device *device;
+    ndm_stream *stream;
+} probe;
+
+/* ---- time of a case ------------------------------------------------------------------------ */
+
+static ndm_status time_round(const probe *p, const ndm_case *bound, double *ns)
+{
+    double least = p->effort->min_ms * 1e6, spent = 0.0;
+    int64_t start = ndm_clock_ns(), calls = 0;
+
+    while (calls == 0 || spent < least) {
+        NDM_TRY(ndm_case_launch(bound, p->stream));
+        NDM_TRY(ndm_stream_synchronize(p->stream));
+        spent = (double)(ndm_clock_ns() - start);
+        calls++;
+    }
+    *ns = spent / (double)calls;
+    return NDM_OK;
+}
+
+/* Median over rounds, after one that does not count. */
+static ndm_status time_case(const probe *p, const ndm_case *c, double *ns)
+{
+    double rounds[MAX_ROUNDS];
+    ndm_case bound = *c;
+    ndm_case_data data = {0};
+    ndm_case_memory memory = {0};
+    ndm_status status;
+
+    NDM_TRY(ndm_case_data_init(c, 1, 0, &data));
+    NDM_TRY_OR(status, ndm_case_upload(&bound, &data, p->stream, &memory), done);
+    for (int i = -1; i < p->effort->rounds; i++)
+        NDM_TRY_OR(status, time_round(p, &bound, &rounds[i < 0 ? 0 : i]), done);
+    *ns = ndm_peak_median(rounds, p->effort->rounds);
+done:
+    if (memory.device)
+        ndm_case_release(&memory);
+    ndm_case_data_finish(&data);
+    return status;
+}
+
+/* ---- matrix products and attention ---------------------------------------------------------- */
+
+static ndm_status add_gemm(probe *p, const ndm_gemm_args *shape)
+{
+    ndm_sim_machine *m = p->machine;
+    ndm_case c = {.op = NDM_OP_gemm};
+    double ns, flops = 2.0 * (double)shape->m * (double)shape->n * (double)shape->k;
+
+    if (m->n_gemms == NDM_SIM_GEMMS_MAX)
+        return NDM_OK;
+    ndm_case_gemm(&c, shape, false, 0);
+    NDM_TRY(time_case(p, &c, &ns));
+    m->gemms[m->n_gemms++] = (ndm_sim_gemm){(double)shape->m, (double)shape->n, (double)shape->k,
+                                            flops / ns * 1e9 / m->peak_flops};
+    return NDM_OK;
+}
+
+/* Forward, and both products of the backward, each in the layout that the engine gives it. */
+static ndm_status add_products(probe *p, int64_t tokens, int64_t in, int64_t out)
+{
+    NDM_TRY(add_gemm(
+        p, &(ndm_gemm_args){.alpha = 1.0f, .m = tokens, .n = out, .k = in, .trans_b = true}));
+    NDM_TRY(add_gemm(p, &(ndm_gemm_args){.alpha = 1.0f, .m = tokens, .n = in, .k = out}));
+    return add_gemm(
+        p, &(ndm_gemm_args){.alpha = 1.0f, .m = out, .n = in, .k = tokens, .trans_a = true});
+}
+
+static ndm_status measure_gemms(probe *p)
+{
+    static const int64_t tokens[] = {32, 128, 512}, widths[] = {64, 256, 512},
+                         outs[] = {64, 256, 704, 2048};
+
+    for (int t = 0; t < 3; t++)
+        for (int w = 0; w < 3; w++)
+            for (int o = 0; o < 4; o++)
+                NDM_TRY(add_products(p, tokens[t], widths[w], outs[o]));
+    return NDM_OK;
+}
+
+static ndm_attention_args attention_shape(int64_t seq, int64_t heads)
+{
+    return (ndm_attention_args){.batch = 1,
+                                .tq = seq,
+                                .tk = seq,
+                                .heads = heads,
+                                .kv_heads = heads / 2,
+                                .head_dim = 64,
+                                .scale = 0.125f,
+                                .causal = true};
+}
+
+static ndm_status add_attention(probe *p, int64_t seq, int64_t heads, double *ratio)
+{
+    ndm_sim_machine *m = p->machine;
+    ndm_attention_args shape = attention_shape(seq, heads);
+    ndm_case forward = {.op = NDM_OP_attention}, backward = {.op = NDM_OP_attention_backward};
+    double ns, back, flops = 2.0 * (double)(heads * 64) * (double)seq * (double)seq;
+
+    ndm_case_attention(&forward, &shape, 0, 0);
+    ndm_case_attention_backward(&backward, &shape, 0, 0, 0, NDM_F32);
+    NDM_TRY(time_case(p, &forward, &ns));
+    NDM_TRY(time_case(p, &backward, &back));
+    m->attentions[m->n_attentions++] = (ndm_sim_attention){(double)heads, (double)seq,
+                                                           flops / ns * 1e9 / m->peak_flops};
+    *ratio += log(2.5 * ns / back);
+    return NDM_OK;
+}
+
+static ndm_status measure_attentions(probe *p)
+{
+    static const int64_t seqs[] = {32, 64, 128, 256, 512}, heads[] = {2, 8};
+    double ratio = 0.0;
+
+    for (int s = 0; s < 5; s++)
+        for (int h = 0; h < 2; h++)
+            NDM_TRY(add_attention(p, seqs[s], heads[h], &ratio));
+    p->machine->attention_share = 1.0;
+    p->machine->attention_backward = exp(ratio / 10.0);
+    return NDM_OK;
+}
+
+/* ---- kernels that are counted in bytes ------------------------------------------------------- */
+
+/* Bytes as the cost model counts them: its price on a machine of 1 byte/s. */
+static double counted_bytes(const ndm_case *c)
+{
+    static ndm_sim_machine unit = {.memory_bw = 1.0,
+                                   .memory_share = 1.0,
+                                   .peak_flops = 1e30,
+                                   .gemm_share = 1.0,
+                                   .clock = 1.0,
+                                   .attention_share = 1.0,
+                                   .activation_bytes = 4};
+    ndm_sim_stack stack;
+    ndm_sim_state state = {0};
+    ndm_sim_charge charge;
+    ndm_launch launch = {ndm_op_name(c->op), NULL, &c->args, sizeof c->args, c->op};
+
+    if (ndm_cost_stack("ndmesh", &stack) != NDM_OK)
+        return 0.0;
+    ndm_sim_options options = {.machine = &unit, .stack = &stack};
+    ndm_cost_price(&options, &state, &launch, &charge);
+    return charge.ns * 1e-9;
+}
+
+static bool is_counted(ndm_op op)
+{
+    return op != NDM_OP_gemm && op != NDM_OP_attention && op != NDM_OP_attention_backward;
+}
+
+static ndm_status add_model(const probe *p, const char *model, double *bytes, double *ns)
+{
+    ndm_model_config m = {0};
+    ndm_case c;
+    double one;
+
+    NDM_TRY(ndm_model_config_resolve(model, &m));
+    ndm_bench_shape shape = {TOKENS, m.hidden, m.heads, m.kv_heads, m.head_dim, m.ffn, m.vocab};
+    ndm_model_config_finish(&m);
+    for (int64_t i = 0; ndm_bench_case_get(&shape, i, &c); i++) {
+        if (!is_counted(c.op))
+            continue;
+        NDM_TRY(time_case(p, &c, &one));
+        bytes[c.op] += counted_bytes(&c);
+        ns[c.op] += one;
+    }
+    return NDM_OK;
+}
+
+static ndm_status measure_bytes(probe *p)
+{
+    double bytes[NDM_OP_COUNT] = {0}, ns[NDM_OP_COUNT] = {0};
+
+    NDM_TRY(add_model(p, "llama-s", bytes, ns));
+    NDM_TRY(add_model(p, "llama-tiny", bytes, ns));
+    for (int op = 0; op < NDM_OP_COUNT; op++)
+        p->machine->op_bw[op] = ns[op] > 0.0 ? bytes[op] / ns[op] * 1e9 : 0.0;
+    p->machine->op_bw[NDM_OP_gemm] = FREE_BW; /* sums into gradients are in their products' times */
+    return NDM_OK;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------ */
+
+/* The least that any kernel takes: a cast of one element. */
+static ndm_status measure_least(probe *p)
+{
+    static float from, to;
+    ndm_cast_args one = {&from, &to, NDM_F32, NDM_F32, 1};
+    enum { CALLS = 2000 };
+    int64_t start = ndm_clock_ns();
+
+    for (int i = 0; i < CALLS; i++)
+        NDM_TRY(ndm_cast(p->stream, &one));
+    p->machine->kernel_ns = (double)(ndm_clock_ns() - start) / CALLS;
+    p->machine->launch_ns = 0.0; /* kernels run inline: their launch is in their time */
+    return NDM_OK;
+}
+
+static ndm_status measure_memory(probe *p)
+{
+    ndm_peak_copy copy;
+
+    NDM_TRY(ndm_peak_copy_init(&copy, 1, COPY_BYTES));
+    p->machine->memory_bw = ndm_peak_copy_gbs(&copy, COPY_NS) * 1e9;
+    p->machine->memory_share = 1.0;
+    p->machine->host_bw = p->machine->memory_bw / 2.0;
+    ndm_peak_copy_finish(&copy);
+    return NDM_OK;
+}
+
+static ndm_status measure(probe *p)
+{
+    ndm_device_options options = {.threads = 1};
+    ndm_status status;
+
+    NDM_TRY(ndm_device_create("cpu", &options, &p->device));
+    NDM_TRY_OR(status, ndm_kernels_bind(p->device, "auto"), done);
+    NDM_TRY_OR(status, ndm_stream_create(p->device, NDM_STREAM_COMPUTE, "bench", &p->stream), done);
+    p->machine->peak_flops = ndm_peak_fma_gflops(1, PEAK_NS) * 1e9;
+    NDM_TRY_OR(status, measure_memory(p), done);
+    NDM_TRY_OR(status, measure_least(p), done);
+    NDM_TRY_OR(status, measure_gemms(p), done);
+    NDM_TRY_OR(status, measure_attentions(p), done);
+    status = measure_bytes(p);
+done:
+    ndm_stream_destroy(p->stream);
+    ndm_device_destroy(p->device);
+    return status;
+}
+
+/* Does the same on another core until it is done; what it finds is not used. */
+static pid_t start_neighbour(probe p)
+{
+    pid_t child = fork();
+
+    if (child == 0) {
+        omp_set_num_threads(1);
+        (void)!measure(&p);
+        _exit(0);
+    }
+    return child;
+}
+
+ndm_status ndm_profile_kernels(const ndm_profile_effort *effort, int cores,
+                               ndm_sim_machine *machine)
+{
+    probe p = {.effort = effort, .machine = machine};
+    pid_t *neighbours = calloc((size_t)cores, sizeof *neighbours);
+
+    if (!neighbours)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for %d processes", cores);
+    for (int i = 1; i < cores; i++)
+        neighbours[i] = start_neighbour(p);
+    omp_set_num_threads(1);
+    ndm_status status = measure(&p);
+    for (int i = 1; i < cores; i++)
+        if (neighbours[i] > 0)
+            waitpid(neighbours[i], NULL, 0);
+    free(neighbours);
+    return status;
+}
