@@ -9,6 +9,7 @@
 #include "collectives/schedule.h"
 #include "core/hash.h"
 #include "core/text.h"
+#include "device/turn.h"
 
 enum { MESSAGE_BYTES = 2048 };
 
@@ -16,8 +17,11 @@ ndm_status ndm_comm_host_run(ndm_comm *comm, const ndm_collective_args *args)
 {
     if (comm->size == 1)
         return NDM_OK;
+    ndm_turn_take();
     comm->sequence++;
-    return ndm_schedule_execute(comm, args);
+    ndm_status status = ndm_schedule_execute(comm, args);
+    ndm_turn_give();
+    return status;
 }
 
 ndm_status ndm_world_exchange(ndm_world *world, const void *mine, int64_t bytes, void *all)

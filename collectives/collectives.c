@@ -8,6 +8,7 @@
 #include "collectives/comms.h"
 #include "collectives/reduce.h"
 #include "core/dtype.h"
+#include "device/turn.h"
 
 const char *ndm_collective_name(ndm_collective kind)
 {
@@ -88,10 +89,13 @@ static ndm_status issue(ndm_comm *comm, const ndm_collective_args *args, ndm_str
         ndm_collective_call call = {args->kind, comm, args->count, args->dtype, stream->name};
         owner->observer(owner->observer_user, &call);
     }
+    ndm_turn_take();
     comm->stats.calls[args->kind]++;
     comm->stats.received_bytes[args->kind] += received_bytes(comm, args);
     comm->sequence++;
-    return comm->backend->run(comm, args, stream);
+    ndm_status status = comm->backend->run(comm, args, stream);
+    ndm_turn_give();
+    return status;
 }
 
 ndm_status ndm_all_gather(ndm_comm *comm, const void *send, void *recv, int64_t count,

@@ -36,6 +36,10 @@ int64_t ndm_world_local_rank(const ndm_world *world); /* among the ranks of this
 int64_t ndm_world_local_size(const ndm_world *world);
 int64_t ndm_world_timeout_ns(const ndm_world *world);
 bool ndm_world_is_simulated(const ndm_world *world); /* all other ranks are as this one */
+/* Something has to be called for messages to move on, and another thread may do it: there are
+ * several nodes, and MPI allows it. */
+bool ndm_world_wants_helper(const ndm_world *world);
+bool ndm_world_takes_helper(const ndm_world *world);              /* MPI allows it */
 const char *ndm_world_host(const ndm_world *world, int64_t rank); /* host name of a rank */
 int64_t ndm_world_node(const ndm_world *world,
                        int64_t rank); /* hosts numbered by first appearance */

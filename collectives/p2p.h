@@ -17,6 +17,7 @@ typedef struct ndm_p2p {
     MPI_Comm comm;
     bool owns_comm;        /* free it on leaving */
     bool finalize;         /* this library initialised MPI */
+    bool any_thread;       /* MPI takes calls of any thread, one at a time */
     int64_t message_limit; /* bytes a message has at most; longer ones are cut */
 } ndm_p2p;
 

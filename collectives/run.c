@@ -8,6 +8,7 @@
 #include "collectives/comms.h"
 #include "collectives/stall.h"
 #include "core/clock.h"
+#include "device/turn.h"
 
 enum { SPINS_BEFORE_YIELD = 200 };
 
@@ -163,7 +164,7 @@ ndm_status ndm_run_execute(ndm_run *run)
             break;
         ndm_world_progress(run->comm->world);
         if (spins > SPINS_BEFORE_YIELD)
-            ndm_clock_yield();
+            ndm_turn_yield();
     }
     release(&run->task);
     return status;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "collectives/shm.h"
+#include "device/turn.h"
 
 /* Everybody's answer: all attached, or nobody keeps the window. */
 static ndm_status agree(ndm_comm *comm, ndm_status mine)
@@ -69,11 +70,13 @@ ndm_status ndm_shm_window_alloc(ndm_comm *comm, int64_t bytes_per_rank, ndm_memo
         free(w);
         return status;
     }
+    ndm_turn_take();
     w->id = s->n_windows++;
     w->block = bytes_per_rank;
     w->kind = kind;
     w->next = s->windows;
     s->windows = w;
+    ndm_turn_give();
     ndm_device_account(comm->owner->device, kind, bytes_per_rank);
     *all = w->map.base;
     return NDM_OK;
@@ -87,7 +90,9 @@ void ndm_shm_window_free(ndm_comm *comm, void *all)
         ndm_shm_window *w = *link;
         if (w->map.base != all)
             continue;
+        ndm_turn_take();
         *link = w->next;
+        ndm_turn_give();
         ndm_device_account(comm->owner->device, w->kind, -w->block);
         ndm_shm_detach(&w->map);
         free(w);

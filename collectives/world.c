@@ -243,6 +243,16 @@ bool ndm_world_is_simulated(const ndm_world *world)
     return world->simulated;
 }
 
+bool ndm_world_takes_helper(const ndm_world *world)
+{
+    return world->p2p && world->p2p->any_thread;
+}
+
+bool ndm_world_wants_helper(const ndm_world *world)
+{
+    return world->nodes > 1 && ndm_world_takes_helper(world);
+}
+
 const char *ndm_world_host(const ndm_world *world, int64_t rank)
 {
     return world->ranks[rank].host;

@@ -20,7 +20,7 @@ static ndm_status init(bool *ours)
     *ours = !initialised;
     if (initialised)
         return NDM_OK;
-    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS)
         NDM_FAIL(NDM_ERR_COMM, "comm: MPI could not be initialised");
     return NDM_OK;
 }
@@ -61,8 +61,10 @@ static ndm_status check_tags(void)
 static ndm_status attach(ndm_world *world, const ndm_world_options *options, bool ours)
 {
     ndm_p2p *p2p = world->p2p;
-    int rank, size;
+    int rank, size, level;
 
+    MPI_Query_thread(&level);
+    p2p->any_thread = level >= MPI_THREAD_SERIALIZED;
     p2p->message_limit = MESSAGE_LIMIT;
     p2p->comm = options->mpi_comm ? *(const MPI_Comm *)options->mpi_comm : MPI_COMM_WORLD;
     MPI_Comm_size(p2p->comm, &size);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/module.h"
+#include "device/turn.h"
 
 #define NDM_DEVICE(symbol) extern const ndm_device_ops symbol;
 #include "device/devices.def"
@@ -221,12 +222,14 @@ void ndm_device_account(ndm_device *device, ndm_memory_kind kind, int64_t bytes)
 {
     ndm_memory_stats *m = &device->memory;
 
+    ndm_turn_take();
     m->live_bytes[kind] += bytes;
     m->live_total_bytes += bytes;
     if (m->live_bytes[kind] > m->peak_bytes[kind])
         m->peak_bytes[kind] = m->live_bytes[kind];
     if (m->live_total_bytes > m->peak_total_bytes)
         m->peak_total_bytes = m->live_total_bytes;
+    ndm_turn_give();
 }
 
 static int64_t bytes_here(const ndm_device *device, int64_t bytes, ndm_memory_kind kind)
@@ -240,7 +243,7 @@ static int64_t bytes_here(const ndm_device *device, int64_t bytes, ndm_memory_ki
     return element == (int)sizeof(float) ? bytes : bytes / (int64_t)sizeof(float) * element;
 }
 
-ndm_status ndm_device_alloc(ndm_device *device, int64_t bytes, ndm_memory_kind kind, void **memory)
+static ndm_status allocate(ndm_device *device, int64_t bytes, ndm_memory_kind kind, void **memory)
 {
     int64_t limit = device->options.memory_limit_bytes, live = device->memory.live_total_bytes;
     struct ndm_allocation *t = device->allocations;
@@ -263,13 +266,24 @@ ndm_status ndm_device_alloc(ndm_device *device, int64_t bytes, ndm_memory_kind k
     return NDM_OK;
 }
 
+/* Collectives allocate too, and they may run in a helper thread. */
+ndm_status ndm_device_alloc(ndm_device *device, int64_t bytes, ndm_memory_kind kind, void **memory)
+{
+    ndm_turn_take();
+    ndm_status status = allocate(device, bytes, kind, memory);
+    ndm_turn_give();
+    return status;
+}
+
 void ndm_device_free(ndm_device *device, void *memory)
 {
     if (!memory)
         return;
+    ndm_turn_take();
     entry e = table_remove(device->allocations, memory);
     ndm_device_account(device, e.kind, -e.bytes);
     device->ops->free(device, memory, e.bytes);
+    ndm_turn_give();
 }
 
 ndm_memory_stats ndm_device_memory(const ndm_device *device)

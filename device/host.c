@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "device/turn.h"
 
 struct ndm_host_stream {
     ndm_stream base;
@@ -47,6 +48,14 @@ static void leave(ndm_device *device)
         host_device(device)->leave(device);
 }
 
+/* The stream's sticky failure, with its message in this thread. */
+static ndm_status failure_of(const ndm_host_stream *s)
+{
+    if (s->failed)
+        ndm_host_helper_explain(host_device(s->base.device));
+    return s->failed;
+}
+
 ndm_status ndm_host_stream_create(ndm_device *device, ndm_stream_kind kind, ndm_stream **stream)
 {
     ndm_host_stream *s = calloc(1, sizeof *s);
@@ -54,8 +63,10 @@ ndm_status ndm_host_stream_create(ndm_device *device, ndm_stream_kind kind, ndm_
         NDM_FAIL(NDM_ERR_MEMORY, "no memory for a stream");
     s->base.device = device;
     s->base.kind = kind;
+    ndm_turn_take();
     s->next = host_device(device)->streams;
     host_device(device)->streams = s;
+    ndm_turn_give();
     *stream = &s->base;
     return NDM_OK;
 }
@@ -75,11 +86,13 @@ void ndm_host_stream_destroy(ndm_stream *stream)
 {
     ndm_host_stream *s = (ndm_host_stream *)stream, **link = &host_device(stream->device)->streams;
 
+    ndm_turn_take();
     while (s->head)
         drop_head(s);
     while (*link != s)
         link = &(*link)->next;
     *link = s->next;
+    ndm_turn_give();
     free(s);
 }
 
@@ -110,7 +123,7 @@ static ndm_status advance(ndm_host_stream *s)
     bool done = true;
 
     if (s->failed || !s->head)
-        return s->failed;
+        return failure_of(s);
     enter(s->base.device);
     while (done && s->head && !s->failed) {
         s->failed = advance_head(s, &done);
@@ -124,22 +137,25 @@ static ndm_status advance(ndm_host_stream *s)
 ndm_status ndm_host_progress(ndm_device *device, bool *busy)
 {
     ndm_host_device *d = host_device(device);
+    ndm_status status = NDM_OK;
 
+    ndm_turn_take();
     if (d->queued > 0)
-        for (ndm_host_stream *s = d->streams; s; s = s->next)
-            NDM_TRY(advance(s));
+        for (ndm_host_stream *s = d->streams; s && status == NDM_OK; s = s->next)
+            status = advance(s);
     if (busy)
         *busy = d->queued > 0;
-    return NDM_OK;
+    ndm_turn_give();
+    return status;
 }
 
-ndm_status ndm_host_submit(ndm_stream *stream, ndm_task *task)
+static ndm_status submit(ndm_stream *stream, ndm_task *task)
 {
     ndm_host_stream *s = (ndm_host_stream *)stream;
 
     if (s->failed) {
         task->release(task);
-        return s->failed;
+        return failure_of(s);
     }
     task->next = NULL;
     if (s->tail)
@@ -149,11 +165,20 @@ ndm_status ndm_host_submit(ndm_stream *stream, ndm_task *task)
     s->tail = task;
     s->submitted++;
     host_device(stream->device)->queued++;
+    ndm_host_helper_wake(host_device(stream->device));
     if (stream->kind != NDM_STREAM_COMPUTE)
         return ndm_host_progress(stream->device, NULL);
     int64_t begin = ndm_clock_ns();
     ndm_status status = ndm_host_stream_synchronize(stream);
     stream->waited_ns += ndm_clock_ns() - begin;
+    return status;
+}
+
+ndm_status ndm_host_submit(ndm_stream *stream, ndm_task *task)
+{
+    ndm_turn_take();
+    ndm_status status = submit(stream, task);
+    ndm_turn_give();
     return status;
 }
 
@@ -175,7 +200,7 @@ static ndm_status wait_until(ndm_host_stream *s, uint64_t at)
         NDM_TRY(ndm_host_progress(s->base.device, NULL));
         if (s->completed >= at || spins < SPINS_BEFORE_YIELD)
             continue;
-        ndm_clock_yield();
+        ndm_turn_yield();
         if (ndm_clock_ns() - start < timeout)
             continue;
         describe_wait(s, text, sizeof text);
@@ -183,13 +208,17 @@ static ndm_status wait_until(ndm_host_stream *s, uint64_t at)
         NDM_FAIL(NDM_ERR_TIMEOUT, "stream %s: %s (after %.3g s)", s->base.name, text,
                  (double)timeout * 1e-9);
     }
-    return s->failed;
+    return failure_of(s);
 }
 
 ndm_status ndm_host_stream_synchronize(ndm_stream *stream)
 {
     ndm_host_stream *s = (ndm_host_stream *)stream;
-    return wait_until(s, s->submitted);
+
+    ndm_turn_take();
+    ndm_status status = wait_until(s, s->submitted);
+    ndm_turn_give();
+    return status;
 }
 
 static bool event_done(const host_event *e)
@@ -217,13 +246,13 @@ static void wait_describe(const ndm_task *task, char *text, size_t text_bytes)
     describe_wait(((const wait_task *)task)->event.stream, text, text_bytes);
 }
 
-ndm_status ndm_host_stream_wait(ndm_stream *stream, ndm_event *event)
+static ndm_status wait_for(ndm_stream *stream, ndm_event *event)
 {
     host_event *e = (host_event *)event;
 
     NDM_TRY(ndm_host_progress(stream->device, NULL));
     if (event_done(e) || e->stream == (ndm_host_stream *)stream)
-        return e->stream ? e->stream->failed : NDM_OK;
+        return e->stream ? failure_of(e->stream) : NDM_OK;
     if (stream->kind == NDM_STREAM_COMPUTE) {
         int64_t start = ndm_clock_ns();
         ndm_status status = wait_until(e->stream, e->at);
@@ -237,6 +266,14 @@ ndm_status ndm_host_stream_wait(ndm_stream *stream, ndm_event *event)
         .ready = wait_ready, .describe = wait_describe, .release = release_task};
     task->event = *e;
     return ndm_host_submit(stream, &task->base);
+}
+
+ndm_status ndm_host_stream_wait(ndm_stream *stream, ndm_event *event)
+{
+    ndm_turn_take();
+    ndm_status status = wait_for(stream, event);
+    ndm_turn_give();
+    return status;
 }
 
 ndm_status ndm_host_event_create(ndm_device *device, ndm_event **event)
@@ -258,16 +295,20 @@ ndm_status ndm_host_event_record(ndm_event *event, ndm_stream *stream)
 {
     host_event *e = (host_event *)event;
 
+    ndm_turn_take();
     e->stream = (ndm_host_stream *)stream;
     e->at = e->stream->submitted;
+    ndm_turn_give();
     return NDM_OK;
 }
 
 ndm_status ndm_host_event_query(ndm_event *event, bool *done)
 {
-    NDM_TRY(ndm_host_progress(event->device, NULL));
+    ndm_turn_take();
+    ndm_status status = ndm_host_progress(event->device, NULL);
     *done = event_done((host_event *)event);
-    return NDM_OK;
+    ndm_turn_give();
+    return status;
 }
 
 /* ---- kernels and copies ------------------------------------------------------------------- */
@@ -326,19 +367,34 @@ static ndm_status queue_call(ndm_stream *stream, const ndm_launch *launch)
     return ndm_host_submit(stream, &call->base);
 }
 
-ndm_status ndm_host_launch(ndm_stream *stream, const ndm_launch *launch)
+/* While a kernel runs, a helper may advance the queues. */
+static ndm_status run_inline(ndm_stream *stream, const ndm_launch *launch)
+{
+    int turn = ndm_turn_suspend();
+
+    enter(stream->device);
+    ndm_status status = run_body(stream, (ndm_host_body)launch->body, launch->args, launch->name,
+                                 launch->op);
+    leave(stream->device);
+    ndm_turn_resume(turn);
+    return status;
+}
+
+static ndm_status launch_or_queue(ndm_stream *stream, const ndm_launch *launch)
 {
     ndm_host_stream *s = (ndm_host_stream *)stream;
 
     NDM_TRY(ndm_host_progress(stream->device, NULL));
     if (s->failed)
-        return s->failed;
-    if (s->head)
-        return queue_call(stream, launch);
-    enter(stream->device);
-    ndm_status status = run_body(stream, (ndm_host_body)launch->body, launch->args, launch->name,
-                                 launch->op);
-    leave(stream->device);
+        return failure_of(s);
+    return s->head ? queue_call(stream, launch) : run_inline(stream, launch);
+}
+
+ndm_status ndm_host_launch(ndm_stream *stream, const ndm_launch *launch)
+{
+    ndm_turn_take();
+    ndm_status status = launch_or_queue(stream, launch);
+    ndm_turn_give();
     return status;
 }
 
@@ -374,8 +430,13 @@ ndm_status ndm_host_copy(ndm_stream *stream, void *dst, const void *src, int64_t
 {
     ndm_host_stream *s = (ndm_host_stream *)stream;
 
+    ndm_status status = NDM_OK;
+
+    ndm_turn_take();
     if (kind == NDM_HOST_TO_DEVICE && s->head)
-        NDM_TRY(ndm_host_stream_synchronize(stream)); /* the source may be reused on return */
+        status = ndm_host_stream_synchronize(stream); /* the source may be reused on return */
+    ndm_turn_give();
+    NDM_TRY(status);
     return launch_copy(stream, "copy", &(copy_args){dst, src, bytes});
 }
 

@@ -3,13 +3,15 @@
  * tests derive from it.
  *
  * A compute stream runs inline. A communication stream is a queue of tasks that advances whenever
- * the host launches, waits or polls; one thread does all of it, so nothing here needs a lock. */
+ * the host launches, waits or polls, and in a helper thread where there is one: each call here
+ * takes the turn (turn.h). */
 #ifndef NDM_DEVICE_HOST_H
 #define NDM_DEVICE_HOST_H
 
 #include "device/device.h"
 
 typedef struct ndm_host_stream ndm_host_stream;
+typedef struct ndm_host_helper ndm_host_helper; /* turn.c */
 
 /* The device that host streams need: make it the first member of a derived one. */
 typedef struct ndm_host_device {
@@ -19,7 +21,12 @@ typedef struct ndm_host_device {
     void (*enter)(ndm_device *device); /* around everything that may touch device memory; NULL =
                                           nothing to do */
     void (*leave)(ndm_device *device);
+    ndm_host_helper *helper; /* NULL = none */
 } ndm_host_device;
+
+/* turn.c: a queue has work; and the message of what failed in the helper, for this thread. */
+void ndm_host_helper_wake(ndm_host_device *device);
+void ndm_host_helper_explain(const ndm_host_device *device);
 
 /* The stream and event operations of ndm_device_ops for these worlds. */
 ndm_status ndm_host_stream_create(ndm_device *device, ndm_stream_kind kind, ndm_stream **stream);

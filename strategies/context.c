@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/hash.h"
 #include "core/log.h"
+#include "device/turn.h"
 #include "mesh/machine.h"
 #include "mesh/placement.h"
 #include "strategies/internal.h"
@@ -97,6 +98,22 @@ static int threads_per_rank(const ndm_context *c, const ndm_context_options *o)
     return o->threads > 0 ? o->threads : (int)(share > 1 ? share : 1);
 }
 
+/* Another machine's messages move on only while somebody calls MPI, which kernels do not. */
+static ndm_status start_helper(const ndm_context *c, ndm_toggle wanted)
+{
+    bool can = c->device->ops->host_accessible && ndm_world_takes_helper(c->world);
+
+    if (wanted == NDM_TOGGLE_ON && !can && ndm_world_size(c->world) > 1)
+        NDM_FAIL(NDM_ERR_UNSUPPORTED, "progress_thread: on: device %s with %s has no use for it",
+                 c->device->ops->name,
+                 c->device->ops->host_accessible ? "an MPI that takes calls of one thread alone"
+                                                 : "streams of its own");
+    if (!can || wanted == NDM_TOGGLE_OFF ||
+        (wanted == NDM_TOGGLE_AUTO && !ndm_world_wants_helper(c->world)))
+        return NDM_OK;
+    return ndm_host_help(c->device);
+}
+
 static ndm_status open_device(ndm_context *c, const ndm_context_options *o)
 {
     ndm_device_options device = {
@@ -112,7 +129,8 @@ static ndm_status open_device(ndm_context *c, const ndm_context_options *o)
     NDM_TRY(ndm_stream_create(c->device, NDM_STREAM_COMPUTE, "compute", &c->compute));
     NDM_TRY(ndm_stream_create(c->device, NDM_STREAM_COMM, "gather", &c->gather));
     NDM_TRY(ndm_stream_create(c->device, NDM_STREAM_COMM, "reduce", &c->reduce));
-    return ndm_comms_create(c->world, c->mesh, c->device, o->collectives, &c->comms);
+    NDM_TRY(ndm_comms_create(c->world, c->mesh, c->device, o->collectives, &c->comms));
+    return start_helper(c, o->progress_thread);
 }
 
 static bool strategy_applies(const ndm_context *c, const ndm_strategy *s)
@@ -261,8 +279,15 @@ ndm_status ndm_context_create(const ndm_parallelism_config *parallelism,
     return NDM_OK;
 }
 
+static void stop_helper(const ndm_context *c)
+{
+    if (c->device && c->device->ops->host_accessible)
+        ndm_host_unhelp(c->device);
+}
+
 static void free_parts(ndm_context *c)
 {
+    stop_helper(c);
     if (c->device) {
         ndm_pool_finish(c);
         ndm_cp_finish(c);
@@ -303,6 +328,7 @@ void ndm_context_abandon(ndm_context *context)
 {
     if (!context)
         return;
+    stop_helper(context);
     if (context->world)
         ndm_world_abandon(
             context->world); /* the rest may be under a collective; the process ends soon */

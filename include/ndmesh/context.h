@@ -31,6 +31,9 @@ typedef enum ndm_bind {
     NDM_BIND_CORES     /**< `threads` neighbouring cores, in the order of the host's ranks */
 } ndm_bind;
 
+/** A choice that has a rule of its own. */
+typedef enum ndm_toggle { NDM_TOGGLE_AUTO = 0, NDM_TOGGLE_ON, NDM_TOGGLE_OFF } ndm_toggle;
+
 typedef struct ndm_context_options {
     size_t size;             /**< sizeof(ndm_context_options) */
     const char *device;      /**< "auto" (default), "cpu", "cuda", "sim" */
@@ -44,6 +47,8 @@ typedef struct ndm_context_options {
     int64_t n_facts;
     const void *mpi_comm; /**< see interop_mpi.h; NULL (default): join the world of the launcher */
     const struct ndm_sim_options *sim; /**< for planners inside ndmesh; NULL (default) */
+    ndm_toggle progress_thread; /**< a thread that moves messages on while kernels run; default
+                                   NDM_TOGGLE_AUTO: between nodes, on a host device */
     ndm_bind bind; /**< default NDM_BIND_NONE: an embedding program's threads are its own matter */
     /** NULL (default), or sets sizes of the mesh once it is known how many ranks there are. Called
      * on rank 0 alone; all ranks take what it set. */
@@ -55,7 +60,7 @@ typedef struct ndm_context_options {
 #define NDM_CONTEXT_OPTIONS_INIT                                                               \
     {                                                                                          \
         sizeof(ndm_context_options), "auto", "auto", "auto", 600.0, 0, 0, NULL, 0, NULL, NULL, \
-            NDM_BIND_NONE, NULL, NULL                                                          \
+            NDM_TOGGLE_AUTO, NDM_BIND_NONE, NULL, NULL                                         \
     }
 
 /**
