@@ -30,29 +30,30 @@ NDM_MUST_USE ndm_status ndm_world_join(const ndm_world_options *options, ndm_wor
 void ndm_world_leave(ndm_world *world);
 void ndm_world_abandon(ndm_world *world);
 
-int64_t ndm_world_rank(const ndm_world *world);
-int64_t ndm_world_size(const ndm_world *world);
+NDM_MODULE_API int64_t ndm_world_rank(const ndm_world *world);
+NDM_MODULE_API int64_t ndm_world_size(const ndm_world *world);
 int64_t ndm_world_local_rank(const ndm_world *world); /* among the ranks of this host */
 int64_t ndm_world_local_size(const ndm_world *world);
-int64_t ndm_world_timeout_ns(const ndm_world *world);
+NDM_MODULE_API int64_t ndm_world_timeout_ns(const ndm_world *world);
 bool ndm_world_is_simulated(const ndm_world *world); /* all other ranks are as this one */
 /* Something has to be called for messages to move on, and another thread may do it: there are
  * several nodes, and MPI allows it. */
 bool ndm_world_wants_helper(const ndm_world *world);
-bool ndm_world_takes_helper(const ndm_world *world);              /* MPI allows it */
-const char *ndm_world_host(const ndm_world *world, int64_t rank); /* host name of a rank */
-int64_t ndm_world_node(const ndm_world *world,
-                       int64_t rank); /* hosts numbered by first appearance */
+bool ndm_world_takes_helper(const ndm_world *world); /* MPI allows it */
+NDM_MODULE_API const char *ndm_world_host(const ndm_world *world,
+                                          int64_t rank); /* host name of a rank */
+NDM_MODULE_API int64_t ndm_world_node(const ndm_world *world,
+                                      int64_t rank); /* hosts numbered by first appearance */
 
 /* all, [size][bytes]: every rank's `mine`, [bytes]. Host memory, small. Collective over: world.
  * Deadline applies. */
-NDM_MUST_USE ndm_status ndm_world_exchange(ndm_world *world, const void *mine, int64_t bytes,
-                                           void *all);
+NDM_MODULE_API NDM_MUST_USE ndm_status ndm_world_exchange(ndm_world *world, const void *mine,
+                                                          int64_t bytes, void *all);
 
 /* Makes ranks agree: all return NDM_OK, or all return the status and message of the lowest rank
  * that failed, which is named. Call as NDM_TRY(ndm_world_agree(world, something_local())).
  * Collective over: world. */
-NDM_MUST_USE ndm_status ndm_world_agree(ndm_world *world, ndm_status mine);
+NDM_MODULE_API NDM_MUST_USE ndm_status ndm_world_agree(ndm_world *world, ndm_status mine);
 
 /* Compares named text facts over ranks ("mesh.tp" = "2", "version" = ...), in the same order
  * everywhere. NDM_ERR_MISMATCH names the first rank that differs from rank 0, the field, and both
@@ -71,7 +72,8 @@ NDM_MUST_USE ndm_status ndm_world_dump_flight(const ndm_world *world, const char
 
 typedef struct ndm_comms ndm_comms; /* all communicators of one mesh, interned by rank set */
 
-/* backend: "auto", "self", "mpi", "shm", "nccl", "sim". Keeps pointers to world, mesh and device.
+/* backend: "auto", "self", "mpi", "shm", "nccl", "staged", "sim". Keeps pointers to world, mesh and
+ * device.
  */
 NDM_MUST_USE ndm_status ndm_comms_create(ndm_world *world, const ndm_mesh *mesh, ndm_device *device,
                                          const char *backend, ndm_comms **comms);
@@ -100,7 +102,7 @@ typedef void (*ndm_comms_observer)(void *user, const ndm_collective_call *call);
 void ndm_comms_observe(ndm_comms *comms, ndm_comms_observer observer, void *user);
 
 /* Iterates over the communicators made so far; NULL after the last. */
-ndm_comm *ndm_comms_at(ndm_comms *comms, int64_t i);
+NDM_MODULE_API ndm_comm *ndm_comms_at(ndm_comms *comms, int64_t i);
 
 /* Fault injection: holds every collective back by 0..max_polls polls, drawn from (seed, world rank,
  * collective). 0 = off. Tests show with it that no buffer is touched before its collective is done,

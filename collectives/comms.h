@@ -35,7 +35,10 @@ struct ndm_comms {
 };
 
 /* State that the backend of `comm` made in comms_init. */
-void *ndm_comms_backend_state(const ndm_comm *comm);
+NDM_MODULE_API void *ndm_comms_backend_state(const ndm_comm *comm);
+
+/* Records a call in the flight recorder: what a backend without runs (run.h) does of them. */
+NDM_MODULE_API void ndm_comm_note(ndm_comm *comm, const ndm_collective_args *args);
 
 /* Polls by which the next collective is held back (fault injection). */
 int64_t ndm_comms_draw_delay(ndm_comms *comms);

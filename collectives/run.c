@@ -129,6 +129,13 @@ static ndm_signature make_signature(const ndm_comm *comm, const ndm_collective_a
     return s;
 }
 
+void ndm_comm_note(ndm_comm *comm, const ndm_collective_args *args)
+{
+    ndm_signature signature = make_signature(comm, args);
+
+    (void)ndm_flight_add(&comm->world->flight, comm, &signature);
+}
+
 void ndm_run_init(ndm_run *run, const ndm_run_ops *ops, ndm_comm *comm,
                   const ndm_collective_args *args)
 {

@@ -58,6 +58,27 @@ ndm_status ndm_schedule_recv(ndm_schedule *s, int64_t member, void *data, int64_
 
 /* ---- staging --------------------------------------------------------------------------------- */
 
+static ndm_status stage_alloc(ndm_comm *comm, int64_t bytes, void **memory)
+{
+    ndm_device *device = comm->owner->device;
+
+    if (device->ops->host_accessible)
+        return ndm_device_alloc(device, bytes, NDM_MEMORY_COMM, memory);
+    *memory = malloc(bytes > 0 ? (size_t)bytes : 1);
+    if (!*memory)
+        NDM_FAIL(NDM_ERR_MEMORY, "comm: no %lld bytes of host memory for staging on %s",
+                 (long long)bytes, comm->name);
+    return NDM_OK;
+}
+
+static void stage_free(ndm_comm *comm, void *memory)
+{
+    if (comm->owner->device->ops->host_accessible)
+        ndm_device_free(comm->owner->device, memory);
+    else
+        free(memory);
+}
+
 /* World collectives have no device; theirs need no staging. */
 ndm_status ndm_schedule_stage(ndm_schedule *s, int64_t bytes)
 {
@@ -65,9 +86,9 @@ ndm_status ndm_schedule_stage(ndm_schedule *s, int64_t bytes)
     ndm_staging *kept = comm->state;
 
     if (!kept->taken && kept->bytes < bytes) {
-        ndm_device_free(comm->owner->device, kept->memory);
+        stage_free(comm, kept->memory);
         *kept = (ndm_staging){0};
-        NDM_TRY(ndm_device_alloc(comm->owner->device, bytes, NDM_MEMORY_COMM, &kept->memory));
+        NDM_TRY(stage_alloc(comm, bytes, &kept->memory));
         kept->bytes = bytes;
     }
     if (!kept->taken) {
@@ -75,7 +96,7 @@ ndm_status ndm_schedule_stage(ndm_schedule *s, int64_t bytes)
         s->staging = kept->memory;
         return NDM_OK;
     }
-    return ndm_device_alloc(comm->owner->device, bytes, NDM_MEMORY_COMM, (void **)&s->staging);
+    return stage_alloc(comm, bytes, (void **)&s->staging);
 }
 
 static void give_back_staging(ndm_schedule *s)
@@ -88,12 +109,12 @@ static void give_back_staging(ndm_schedule *s)
     if (s->staging == kept->memory)
         kept->taken = false;
     else
-        ndm_device_free(comm->owner->device, s->staging);
+        stage_free(comm, s->staging);
 }
 
 void ndm_staging_finish(ndm_comm *comm, ndm_staging *staging)
 {
-    ndm_device_free(comm->owner->device, staging->memory);
+    stage_free(comm, staging->memory);
     *staging = (ndm_staging){0};
 }
 

@@ -44,15 +44,17 @@ NDM_MUST_USE ndm_status ndm_schedule_stage(ndm_schedule *s, int64_t bytes);
 /* Executes a schedule: on a stream of the communicator's device, or on the host. */
 NDM_MUST_USE ndm_status ndm_schedule_submit(ndm_comm *comm, const ndm_collective_args *args,
                                             ndm_stream *stream);
-NDM_MUST_USE ndm_status ndm_schedule_execute(ndm_comm *comm, const ndm_collective_args *args);
+NDM_MODULE_API NDM_MUST_USE ndm_status ndm_schedule_execute(ndm_comm *comm,
+                                                            const ndm_collective_args *args);
 
-/* Staging memory that a communicator keeps for its next collective: comm->state of the backend. */
+/* Staging memory that a communicator keeps for its next collective: comm->state of the backend. It
+ * is the device's where the host may touch that, else the host's. */
 typedef struct ndm_staging {
     void *memory;
     int64_t bytes;
     bool taken;
 } ndm_staging;
 
-void ndm_staging_finish(ndm_comm *comm, ndm_staging *staging);
+NDM_MODULE_API void ndm_staging_finish(ndm_comm *comm, ndm_staging *staging);
 
 #endif

@@ -8,10 +8,11 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "core/module.h"
 #include <ndmesh/status.h>
 #include <ndmesh/types.h>
 
-size_t ndm_dtype_bytes(ndm_dtype dtype);
+NDM_MODULE_API size_t ndm_dtype_bytes(ndm_dtype dtype);
 const char *ndm_dtype_name(ndm_dtype dtype); /* "fp32", "bf16", "fp16", "fp64", "int32", ... */
 const char *ndm_dtype_safetensors(ndm_dtype dtype); /* "F32", "BF16", ... */
 NDM_MUST_USE ndm_status

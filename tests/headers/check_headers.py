@@ -16,7 +16,8 @@ import tempfile
 FOLDERS = ["core", "device", "mesh", "collectives", "kernels", "strategies", "model", "train", "cli",
            "tests", "benchmarks"]
 PART = re.compile(r"Include (\S+?),? not this", re.IGNORECASE)  # a header's own words
-NEEDS_SDK = {"interop_cuda.h": "cuda_runtime_api.h", "cuda.h": "cuda_runtime_api.h"}
+NEEDS_SDK = [("interop_cuda.h", "cuda_runtime_api.h"), ("cuda/", "cuda_runtime_api.h"),
+             ("nccl_comm.h", "nccl.h")]
 STRICT = ["-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Wno-sign-conversion", "-Werror"]
 FLAGS = {
     "c11": ["-x", "c", "-std=c11", "-pedantic-errors", "-Wstrict-prototypes"] + STRICT,
@@ -90,7 +91,7 @@ def main():
     bad = left_out = 0
     found = headers(kind, root)
     for header in found:
-        sdk = NEEDS_SDK.get(os.path.basename(header))
+        sdk = next((needs for part, needs in NEEDS_SDK if part in header), None)
         if sdk and not has_header(compiler, language, flags, sdk):
             print(f"left out: {header} needs {sdk}")
             left_out += 1

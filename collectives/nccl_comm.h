@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the nccl backend share. Part of the module libndm_cuda.so only. */
+#ifndef NDM_COLLECTIVES_NCCL_COMM_H
+#define NDM_COLLECTIVES_NCCL_COMM_H
+
+#include <nccl.h>
+
+#include "collectives/comms.h"
+#include "device/cuda/cuda.h"
+
+/* Of a communicator: comm->state. */
+typedef struct ndm_nccl_comm {
+    ncclComm_t handle; /* NULL after an abort */
+    float *token;      /* [1] on the device: what a barrier sums */
+} ndm_nccl_comm;
+
+/* NCCL's answer as a status, with the communicator's name and NCCL's words. */
+NDM_MUST_USE ndm_status ndm_nccl_check(ncclResult_t result, const char *what, const char *name,
+                                       const char *file, int line);
+#define NDM_NCCL_TRY(what, name, call) \
+    NDM_TRY(ndm_nccl_check((call), (what), (name), __FILE__, __LINE__))
+
+/* Communicators do not block: a call may be in progress when it returns. Waits for the end of it,
+ * with the world's deadline. */
+NDM_MUST_USE ndm_status ndm_nccl_settle(ncclComm_t handle, ncclResult_t result, const char *what,
+                                        const char *name, int64_t timeout_ns);
+
+/* What the module exports. */
+NDM_API extern const ndm_comm_backend ndm_cuda_nccl, ndm_cuda_staged;
+
+/* Issues a collective on the stream (ndm_comm_backend.run). */
+ndm_status ndm_nccl_run(ndm_comm *comm, const ndm_collective_args *args, ndm_stream *stream);
+
+#endif
