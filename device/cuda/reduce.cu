@@ -7,7 +7,8 @@
 
 #include "device/cuda/ops.h"
 
-enum { THREADS = 256, BLOCKS_MAX = 65535 };
+enum { THREADS = 256 };
+static const int64_t BLOCKS_MAX = 65535;
 
 template <class In, class Out>
 __global__ void __launch_bounds__(THREADS)
