@@ -187,3 +187,18 @@ ndm_status ndm_file_write_atomic(const char *path, const void *data, size_t byte
     }
     return ndm_atomic_file_commit(&file);
 }
+
+ndm_status ndm_file_write(const char *path, const void *data, size_t bytes)
+{
+    FILE *file = fopen(path, "wbe");
+    bool written = file && fwrite(data, 1, bytes, file) == bytes;
+    int error = errno;
+
+    if (file && fclose(file) != 0 && written) {
+        written = false;
+        error = errno;
+    }
+    if (!written)
+        NDM_FAIL(NDM_ERR_IO, "cannot write %s: %s", path, strerror(error));
+    return NDM_OK;
+}

@@ -40,4 +40,7 @@ void ndm_atomic_file_abort(ndm_atomic_file *file);
 
 NDM_MUST_USE ndm_status ndm_file_write_atomic(const char *path, const void *data, size_t bytes);
 
+/* For files that do not outlive the process: neither atomic nor durable. */
+NDM_MUST_USE ndm_status ndm_file_write(const char *path, const void *data, size_t bytes);
+
 #endif

@@ -250,11 +250,12 @@ ndm_status ndm_option_parse(const ndm_option *o, const char *shown, const char *
 {
     char buffer[NDM_OPTION_MAP_BYTES];
     text = ndm_option_mapped(o->map, text, buffer);
-    if (o->type != NDM_OPTION_LIST)
+    if (o->type == NDM_OPTION_STRING)
         NDM_TRY(run_check(o, shown, text));
     switch (o->type) {
     case NDM_OPTION_INT:
-        return parse_int(o, shown, text, data);
+        NDM_TRY(parse_int(o, shown, text, data));
+        return run_check(o, shown, data->text); /* 0.0 is 0 */
     case NDM_OPTION_DOUBLE:
         return parse_double(o, shown, text, data);
     case NDM_OPTION_SIZE:

@@ -47,7 +47,7 @@ static bool is_ours(const ndm_model *m, const ndm_safetensors *file, const char 
 }
 
 /* Missing or misshapen tensors first, then one that nothing asks for. */
-static ndm_status check_tensors(const ndm_model *m, const ndm_safetensors *file)
+ndm_status ndm_model_check_tensors(const ndm_model *m, const ndm_safetensors *file)
 {
     const ndm_tensor_info *info;
 
@@ -78,9 +78,9 @@ static ndm_status read_range(void *user, const ndm_param_spec *spec, int64_t fir
                                 NDM_F32);
 }
 
-ndm_status ndm_model_load_from(ndm_model *m, const ndm_safetensors *file)
+static ndm_status load_from(ndm_model *m, const ndm_safetensors *file)
 {
-    NDM_TRY(check_tensors(m, file));
+    NDM_TRY(ndm_model_check_tensors(m, file));
     for (int64_t u = 0; u < m->n_units; u++)
         NDM_TRY(ndm_unit_read(m->units[u], read_range, (void *)file));
     return NDM_OK;
@@ -91,7 +91,7 @@ ndm_status ndm_model_check_weights(const ndm_model *m, const char *folder)
     ndm_safetensors *file;
 
     NDM_TRY(ndm_safetensors_open(folder, &file));
-    ndm_status status = check_tensors(m, file);
+    ndm_status status = ndm_model_check_tensors(m, file);
     ndm_safetensors_close(file);
     return status;
 }
@@ -101,7 +101,7 @@ static ndm_status load(ndm_model *m, const char *folder)
     ndm_safetensors *file;
 
     NDM_TRY(ndm_safetensors_open(folder, &file));
-    ndm_status status = ndm_model_load_from(m, file);
+    ndm_status status = load_from(m, file);
     ndm_safetensors_close(file);
     return status;
 }

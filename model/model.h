@@ -192,7 +192,9 @@ typedef struct ndm_model_files {
 } ndm_model_files;
 NDM_MUST_USE ndm_status ndm_model_plan_files(const ndm_model *model, const ndm_model_files *files,
                                              ndm_safetensors_writer **writer);
-NDM_MUST_USE ndm_status ndm_model_load_from(ndm_model *model, const ndm_safetensors *file);
+/* Whether the tensors of open files are those of the model. */
+NDM_MUST_USE ndm_status ndm_model_check_tensors(const ndm_model *model,
+                                                const ndm_safetensors *file);
 /* Before weights are read: from here on none reads the old ones. Ahead of all that may fail on one
  * rank alone. Collective over: world. */
 NDM_MUST_USE ndm_status ndm_model_change(ndm_model *model);

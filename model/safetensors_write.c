@@ -13,10 +13,15 @@
 #include "core/file.h"
 #include "core/json.h"
 
+/* Runs from here on are sent to the disk as soon as they are written: it works while the next one
+ * is prepared, and not only when the file is synced. */
+enum { SEND_BYTES = 1 << 20 };
+
 static ndm_status write_all(const struct ndm_safetensors_out *out, const void *src, int64_t n,
                             int64_t offset)
 {
     const char *p = src;
+    int64_t begin = offset, whole = n;
 
     while (n > 0) {
         size_t want = (size_t)(n < (1 << 30) ? n : (1 << 30));
@@ -29,16 +34,23 @@ static ndm_status write_all(const struct ndm_safetensors_out *out, const void *s
                      (long long)offset, put < 0 ? strerror(errno) : "nothing was written");
         p += put, offset += put, n -= put;
     }
+    if (whole >= SEND_BYTES)
+        sync_file_range(out->fd, begin, whole, SYNC_FILE_RANGE_WRITE); /* advice; fsync tells */
     return NDM_OK;
 }
 
+/* Of several threads that open it at once, one wins. */
 static ndm_status open_out(struct ndm_safetensors_out *out, int flags)
 {
+    int none = -1, fd;
+
     if (out->fd >= 0)
         return NDM_OK;
-    out->fd = open(out->path, O_WRONLY | O_CLOEXEC | flags, 0666);
-    if (out->fd < 0)
+    fd = open(out->path, O_WRONLY | O_CLOEXEC | flags, 0666);
+    if (fd < 0)
         NDM_FAIL(NDM_ERR_IO, "%s: cannot open for writing: %s", out->path, strerror(errno));
+    if (!atomic_compare_exchange_strong(&out->fd, &none, fd))
+        close(fd);
     return NDM_OK;
 }
 

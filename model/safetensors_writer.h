@@ -3,12 +3,14 @@
 #ifndef NDM_MODEL_SAFETENSORS_WRITER_H
 #define NDM_MODEL_SAFETENSORS_WRITER_H
 
+#include <stdatomic.h>
+
 #include "core/text.h"
 #include "model/safetensors_internal.h"
 
 struct ndm_safetensors_out {
     char *path;
-    int fd;            /* -1 until this process first writes to it */
+    atomic_int fd;     /* -1 until this process first writes to it */
     int64_t bytes;     /* of the whole file */
     ndm_buffer header; /* the JSON, padded to a multiple of 8 */
 };

@@ -221,6 +221,10 @@ NDM_MUST_USE ndm_status ndm_unit_read_array(ndm_unit *unit, float *array, ndm_un
 NDM_MUST_USE ndm_status ndm_unit_write_array(ndm_unit *unit, const float *array,
                                              ndm_unit_range_fn write, void *user);
 
+/* As ndm_unit_read_array() into a slice in host memory; any thread may. */
+NDM_MUST_USE ndm_status ndm_unit_read_host(const ndm_unit *unit, float *slice,
+                                           ndm_unit_range_fn read, void *user);
+
 /* Whether this rank writes ranges of the unit: the first replica does. */
 bool ndm_unit_writes(const ndm_unit *unit);
 /* As ndm_unit_write_array() from a slice in host memory, [slice]: whole runs, no copies, no device;

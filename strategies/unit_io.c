@@ -87,12 +87,17 @@ static ndm_status open_window(const ndm_unit *u, window *w, ndm_unit_range_fn ca
 
 /* Where files may be read into device memory, the whole slice is one window of itself. Padding is
  * not touched: it is zero since the array was made. */
+ndm_status ndm_unit_read_host(const ndm_unit *u, float *slice, ndm_unit_range_fn read, void *user)
+{
+    window w = {.call = read, .user = user, .values = slice, .first = u->index * u->slice};
+
+    return visit_window(u, &w, u->slice, false);
+}
+
 static ndm_status read_in_place(ndm_unit *u, float *array, ndm_unit_range_fn read, void *user)
 {
-    window w = {.call = read, .user = user, .values = array, .first = u->index * u->slice};
-
     NDM_TRY(ndm_stream_synchronize(u->context->compute));
-    return visit_window(u, &w, u->slice, false);
+    return ndm_unit_read_host(u, array, read, user);
 }
 
 static ndm_status write_in_place(ndm_unit *u, const float *array, ndm_unit_range_fn write,

@@ -8,15 +8,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "core/clock.h"
 #include "core/text.h"
 #include "train/checkpoint_save.h"
+#include "train/checkpoint_tasks.h"
 #include "train/trainer.h"
 
-enum { MESSAGE_BYTES = 4096, PAUSE_US = 500 };
+enum { MESSAGE_BYTES = 4096, PAUSE_US = 500, HUGE_PAGE = 2 << 20 };
 
 struct ndm_saver {
     ndm_trainer *trainer;
@@ -44,6 +46,15 @@ struct ndm_saver {
 
 /* ---- making ------------------------------------------------------------------------------- */
 
+/* Of this rank: what its kernels have, and nothing else needs while a save begins or is waited for.
+ */
+static int threads_of(const ndm_saver *s)
+{
+    int threads = s->context->device->options.threads;
+
+    return threads > 1 ? threads : 1;
+}
+
 /* Device array of a unit: the weights, or a moment. */
 static float *array_of(const ndm_saver *s, int64_t unit, int stem)
 {
@@ -57,20 +68,30 @@ static int64_t slice_bytes(const ndm_saver *s, int64_t unit)
     return ndm_unit_slice_numel(s->model->units[unit]) * (int64_t)sizeof(float);
 }
 
-/* Touched here, so that no save pays for the first use of its pages. */
+/* Large pages where there are some, and touched here: no save pays for the first use of a page. */
+static float *allocate_copy(int64_t bytes)
+{
+    void *copy = NULL;
+
+    if (posix_memalign(&copy, bytes >= HUGE_PAGE ? HUGE_PAGE : 64, (size_t)bytes) != 0)
+        return NULL;
+    madvise(copy, (size_t)bytes, MADV_HUGEPAGE);
+    memset(copy, 0, (size_t)bytes);
+    return copy;
+}
+
 static ndm_status make_copies(ndm_saver *s)
 {
     for (int64_t i = 0; i < s->n_copies && s->options.background; i++) {
         int64_t unit = i / NDM_CHECKPOINT_STEMS, bytes = slice_bytes(s, unit);
         if (!ndm_unit_writes(s->model->units[unit]))
             continue;
-        s->copies[i] = malloc((size_t)bytes);
+        s->copies[i] = allocate_copy(bytes);
         if (!s->copies[i])
             NDM_FAIL(NDM_ERR_MEMORY,
                      "no memory for a copy of unit %s, %lld bytes; --no-save-async "
                      "needs none",
                      ndm_unit_name(s->model->units[unit]), (long long)bytes);
-        memset(s->copies[i], 0, (size_t)bytes);
     }
     return NDM_OK;
 }
@@ -184,18 +205,33 @@ static void start_phase(ndm_saver *s, ndm_save_phase phase)
         run_phase(s);
 }
 
+static bool is_in_place(const ndm_saver *s)
+{
+    return s->context->device->ops->in_place;
+}
+
+static ndm_status copy_slice(void *user, int64_t i, int thread)
+{
+    const ndm_saver *s = user;
+    int64_t unit = i / NDM_CHECKPOINT_STEMS, bytes = slice_bytes(s, unit);
+    const float *array = array_of(s, unit, (int)(i % NDM_CHECKPOINT_STEMS));
+
+    (void)thread;
+    if (!s->copies[i])
+        return NDM_OK;
+    if (!is_in_place(s))
+        return ndm_copy(s->context->compute, s->copies[i], array, bytes, NDM_DEVICE_TO_HOST);
+    ndm_copy_past_caches(s->copies[i], array, bytes);
+    return NDM_OK;
+}
+
+/* Where the device's memory is the host's, by several threads; otherwise by the device. */
 static ndm_status copy_slices(ndm_saver *s)
 {
-    ndm_stream *stream = s->context->compute;
-
-    for (int64_t i = 0; i < s->n_copies; i++) {
-        int64_t unit = i / NDM_CHECKPOINT_STEMS;
-        if (s->copies[i])
-            NDM_TRY(ndm_copy(stream, s->copies[i],
-                             array_of(s, unit, (int)(i % NDM_CHECKPOINT_STEMS)),
-                             slice_bytes(s, unit), NDM_DEVICE_TO_HOST));
-    }
-    return ndm_stream_synchronize(stream);
+    NDM_TRY(ndm_stream_synchronize(s->context->compute));
+    if (s->options.background)
+        NDM_TRY(ndm_tasks_run(s->n_copies, is_in_place(s) ? threads_of(s) : 1, copy_slice, s));
+    return ndm_stream_synchronize(s->context->compute);
 }
 
 /* An ndm_save_source, for any thread. */
@@ -206,6 +242,15 @@ static ndm_status from_copies(void *user, int64_t unit, int stem, ndm_unit_range
     const float *copy = s->copies[unit * NDM_CHECKPOINT_STEMS + stem];
 
     return copy ? ndm_unit_write_host(s->model->units[unit], copy, write, write_user) : NDM_OK;
+}
+
+/* An ndm_save_source, for any thread while training waits: slices that the host may read. */
+static ndm_status from_slices(void *user, int64_t unit, int stem, ndm_unit_range_fn write,
+                              void *write_user)
+{
+    const ndm_saver *s = user;
+
+    return ndm_unit_write_host(s->model->units[unit], array_of(s, unit, stem), write, write_user);
 }
 
 /* An ndm_save_source, for the thread that trains. */
@@ -234,6 +279,14 @@ static void take_facts(ndm_saver *s, int64_t samples)
         f->mesh[a] = ndm_mesh_axis_size(s->context->mesh, (ndm_axis)a);
 }
 
+static void choose_source(ndm_saver *s)
+{
+    s->save.threads = s->options.background || is_in_place(s) ? threads_of(s) : 1;
+    s->save.source = s->options.background ? from_copies
+                     : is_in_place(s)      ? from_slices
+                                           : from_device;
+}
+
 ndm_status ndm_saver_begin(ndm_saver *s, int64_t samples)
 {
     int64_t copied;
@@ -249,8 +302,8 @@ ndm_status ndm_saver_begin(ndm_saver *s, int64_t samples)
                          .options = &s->options,
                          .rank = ndm_context_rank(s->context),
                          .world = ndm_context_size(s->context),
-                         .source = s->options.background ? from_copies : from_device,
                          .source_user = s};
+    choose_source(s);
     take_facts(s, samples);
     s->result = (ndm_save_result){.step = s->save.facts.state.step};
     NDM_TRY(copy_slices(s));

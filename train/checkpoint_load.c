@@ -7,6 +7,7 @@
 
 #include "core/file.h"
 #include "model/model.h"
+#include "train/checkpoint_tasks.h"
 #include "train/checkpoint_tools.h"
 #include "train/trainer.h"
 
@@ -50,7 +51,21 @@ ndm_status ndm_checkpoint_input_open(const char *path, const ndm_sums *sums, int
     return status;
 }
 
-/* ---- moments ------------------------------------------------------------------------------ */
+/* ---- tasks: a unit's weights, or one of its moments --------------------------------------- */
+
+/* A thread's own readers: they keep the blocks that they read last. */
+typedef struct loader {
+    ndm_trainer *trainer;
+    ndm_unit *const *units;
+    int64_t n_units;
+    bool in_place;
+    const char *path;
+    const ndm_sums *sums;
+    struct {
+        ndm_checkpoint_input input;
+        bool open;
+    } inputs[NDM_TASK_THREADS][NDM_CHECKPOINT_STEMS];
+} loader;
 
 static ndm_status read_range(void *user, const ndm_param_spec *spec, int64_t first, int64_t count,
                              float *values)
@@ -75,26 +90,75 @@ static ndm_status check_shapes(const ndm_unit *unit, const ndm_checkpoint_input 
     return NDM_OK;
 }
 
-static ndm_status load_moment(ndm_trainer *t, ndm_checkpoint_input *in, ndm_moment moment)
+static ndm_status open_input(loader *l, int thread, int stem, ndm_checkpoint_input **input)
 {
-    int64_t n;
-    ndm_unit *const *units = ndm_model_units(ndm_trainer_model(t), &n);
-
-    for (int64_t u = 0; u < n; u++)
-        NDM_TRY(check_shapes(units[u], in));
-    for (int64_t u = 0; u < n; u++)
-        NDM_TRY(ndm_optimizer_read(ndm_trainer_optimizer(t), u, moment, read_range, in));
+    *input = &l->inputs[thread][stem].input;
+    if (l->inputs[thread][stem].open)
+        return NDM_OK;
+    NDM_TRY(ndm_checkpoint_input_open(l->path, l->sums, stem, *input));
+    l->inputs[thread][stem].open = true;
     return NDM_OK;
 }
 
-static ndm_status load_stem(ndm_trainer *t, const char *path, const ndm_sums *sums, int stem)
+static ndm_status load_unit(void *user, int64_t i, int thread)
 {
-    ndm_checkpoint_input in;
+    loader *l = user;
+    int64_t u = i % l->n_units;
+    int stem = (int)(i / l->n_units);
+    float *array = stem == 0 ? ndm_unit_master(l->units[u])
+                             : ndm_optimizer_moment(ndm_trainer_optimizer(l->trainer), u,
+                                                    stem == 1 ? NDM_EXP_AVG : NDM_EXP_AVG_SQ);
+    ndm_checkpoint_input *in;
 
-    NDM_TRY(ndm_checkpoint_input_open(path, sums, stem, &in));
-    ndm_status status = stem == 0 ? ndm_model_load_from(ndm_trainer_model(t), in.reader)
-                                  : load_moment(t, &in, stem == 1 ? NDM_EXP_AVG : NDM_EXP_AVG_SQ);
-    ndm_checkpoint_input_close(&in);
+    NDM_TRY(open_input(l, thread, stem, &in));
+    NDM_TRY(check_shapes(l->units[u], in));
+    return l->in_place ? ndm_unit_read_host(l->units[u], array, read_range, in)
+                       : ndm_unit_read_array(l->units[u], array, read_range, in);
+}
+
+static void close_inputs(loader *l)
+{
+    for (int t = 0; t < NDM_TASK_THREADS; t++)
+        for (int s = 0; s < NDM_CHECKPOINT_STEMS; s++)
+            if (l->inputs[t][s].open)
+                ndm_checkpoint_input_close(&l->inputs[t][s].input);
+}
+
+/* Half of the threads wait for the disk while the others hash. A device whose memory is not the
+ * host's has one thread that copies. */
+static int threads_of(const loader *l)
+{
+    const ndm_device *device = ndm_model_context(ndm_trainer_model(l->trainer))->device;
+
+    return l->in_place ? 2 * device->options.threads : 1;
+}
+
+static ndm_status load_units(loader *l)
+{
+    ndm_model *model = ndm_trainer_model(l->trainer);
+    ndm_checkpoint_input *weights;
+
+    NDM_TRY(open_input(l, 0, 0, &weights));
+    NDM_TRY(ndm_model_check_tensors(model, weights->reader));
+    NDM_TRY(ndm_stream_synchronize(ndm_model_context(model)->compute));
+    NDM_TRY(ndm_tasks_run(l->n_units * NDM_CHECKPOINT_STEMS, threads_of(l), load_unit, l));
+    for (int64_t u = 0; u < l->n_units; u++)
+        NDM_TRY(ndm_unit_changed(l->units[u]));
+    return NDM_OK;
+}
+
+static ndm_status load_all(ndm_trainer *t, const char *path, const ndm_sums *sums)
+{
+    loader *l = calloc(1, sizeof *l);
+
+    if (!l)
+        NDM_FAIL(NDM_ERR_MEMORY, "%s: no memory to load it", path);
+    l->trainer = t, l->path = path, l->sums = sums;
+    l->units = ndm_model_units(ndm_trainer_model(t), &l->n_units);
+    l->in_place = ndm_model_context(ndm_trainer_model(t))->device->ops->in_place;
+    ndm_status status = load_units(l);
+    close_inputs(l);
+    free(l);
     return status;
 }
 
@@ -102,7 +166,6 @@ static ndm_status load_stem(ndm_trainer *t, const char *path, const ndm_sums *su
 
 static ndm_status load(ndm_trainer *t, const char *path, ndm_checkpoint_state *state)
 {
-    ndm_status status = NDM_OK;
     ndm_checkpoint_facts facts;
     ndm_sums sums;
 
@@ -110,8 +173,7 @@ static ndm_status load(ndm_trainer *t, const char *path, ndm_checkpoint_state *s
         NDM_FAIL(NDM_ERR_IO, "%s: there is no such checkpoint", path);
     NDM_TRY(ndm_checkpoint_facts_read(path, &facts));
     NDM_TRY(ndm_checkpoint_sums_read(path, &facts, &sums));
-    for (int i = 0; i < NDM_CHECKPOINT_STEMS && status == NDM_OK; i++)
-        status = load_stem(t, path, &sums, i);
+    ndm_status status = load_all(t, path, &sums);
     ndm_sums_finish(&sums);
     NDM_TRY(status);
     ndm_trainer_set_progress(t, facts.state.step, facts.state.tokens_total);

@@ -16,8 +16,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "model/safetensors_reader.h"
-
-enum { BLOCKS_AT_A_TIME = 8 };
+#include "train/checkpoint_tasks.h"
 
 #define PART_PREFIX ".sums-"
 
@@ -83,14 +82,14 @@ typedef struct output {
     int stem;
 } output;
 
-/* A run in pieces that end where blocks do, so that a block is hashed while it is in the cache. */
+/* A run in pieces that end where blocks do, so that a block is written while it is in the cache. */
 static ndm_status write_run(void *user, const ndm_param_spec *spec, int64_t first, int64_t count,
                             float *values)
 {
     const output *o = user;
     ndm_save *s = o->save;
     ndm_safetensors_writer *writer = s->writers[o->stem];
-    int64_t piece = BLOCKS_AT_A_TIME * s->options->block_bytes, width = (int64_t)sizeof *values;
+    int64_t piece = s->options->block_bytes, width = (int64_t)sizeof *values;
     char name[1024];
 
     snprintf(name, sizeof name, "%s%s", spec->name, ndm_checkpoint_stems[o->stem].suffix);
@@ -108,13 +107,15 @@ static ndm_status write_run(void *user, const ndm_param_spec *spec, int64_t firs
     return NDM_OK;
 }
 
-static ndm_status write_stem(ndm_save *s, int stem)
+/* Neighbouring tasks write to different files, for writes to one file wait for each other; for the
+ * same reason ranks begin with different ones. */
+static ndm_status write_task(void *user, int64_t i, int thread)
 {
-    output o = {s, stem};
+    ndm_save *s = user;
+    output o = {s, (int)((i + s->rank) % NDM_CHECKPOINT_STEMS)};
 
-    for (int64_t u = 0; u < s->model->n_units; u++)
-        NDM_TRY(s->source(s->source_user, u, stem, write_run, &o));
-    return ndm_safetensors_writer_sync(s->writers[stem]);
+    (void)thread;
+    return s->source(s->source_user, i / NDM_CHECKPOINT_STEMS, o.stem, write_run, &o);
 }
 
 static char *part_path(const ndm_save *s, ndm_save_phase phase, int64_t rank)
@@ -133,15 +134,15 @@ static ndm_status write_part(const ndm_save *s, ndm_save_phase phase)
     return status;
 }
 
-/* Ranks begin with different files: writes to one file wait for each other. */
 static ndm_status write_all(ndm_save *s)
 {
     if (!ndm_file_is_dir(s->temporary))
         NDM_FAIL(NDM_ERR_IO,
                  "%s: rank 0 has made it, and it is not here: all hosts must see one file system",
                  s->temporary);
+    NDM_TRY(ndm_tasks_run(s->model->n_units * NDM_CHECKPOINT_STEMS, s->threads, write_task, s));
     for (int i = 0; i < NDM_CHECKPOINT_STEMS; i++)
-        NDM_TRY(write_stem(s, (int)((i + s->rank) % NDM_CHECKPOINT_STEMS)));
+        NDM_TRY(ndm_safetensors_writer_sync(s->writers[i]));
     return write_part(s, NDM_SAVE_WRITE);
 }
 

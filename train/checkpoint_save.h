@@ -32,7 +32,8 @@ typedef struct ndm_save {
     const char *folder;
     const ndm_checkpoint_options *options;
     int64_t rank, world;
-    ndm_save_source source; /* called in the phase `write` */
+    ndm_save_source source; /* called in the phase `write`, by `threads` at once */
+    int threads;
     void *source_user;
     ndm_checkpoint_facts facts;
     char *temporary, *path;

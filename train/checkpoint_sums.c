@@ -155,7 +155,7 @@ ndm_status ndm_sums_write_part(const ndm_sums *sums, const char *path)
         }
     ndm_status status = ndm_buffer_status(&text);
     if (status == NDM_OK)
-        status = ndm_file_write_atomic(path, text.data, text.length);
+        status = ndm_file_write(path, text.data, text.length);
     ndm_buffer_finish(&text);
     return status;
 }

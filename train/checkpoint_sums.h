@@ -61,9 +61,14 @@ typedef struct ndm_verified {
     const ndm_safetensors *reader; /* names tensors in messages; may be NULL */
     struct {
         int64_t file, block; /* valid where data is set */
-        char *data;          /* [block_bytes] */
+        char *data;          /* [block_bytes], aligned */
     } kept[NDM_VERIFIED_BLOCKS];
-    int64_t next; /* to be replaced */
+    int64_t next;  /* to be replaced */
+    char *passing; /* [block_bytes]: a block on its way */
+    struct {
+        int64_t file; /* whose descriptor it is */
+        int fd;       /* -1: the file system has no direct reads; 0 = not opened yet */
+    } direct;
 } ndm_verified;
 void ndm_verified_finish(ndm_verified *verified);
 

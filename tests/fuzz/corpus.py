@@ -133,6 +133,7 @@ def options():
         "unknown-key": "modle: x\n",
         "wrong-type": "steps: many\n",
         "out-of-range": "tp: -7\n",
+        "zero-as-real": "tp: 0.0\n",
         "twice": "tp: 2\ntp: 4\n",
         "alias": "model: &a x\nexport_hf: *a\n",
         "tabs": "model:\n\t- x\n",
