@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads that verify: every block that a range touches is hashed and compared, on its way to where it
- * is wanted; blocks at the ends of a range are kept for the next one. */
+/* Reads that verify: every block that a range touches is hashed and compared, on its way to where
+ * it is wanted; blocks at the ends of a range are kept for the next one. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
