@@ -143,6 +143,13 @@ def meshes_of(ranks):
             if ranks % (r * s * c) == 0]
 
 
+def in_turn(meshes, place):
+    """One of these meshes for each number of ranks."""
+    sizes = sorted({math.prod(m) for m in meshes})
+    same = [[m for m in meshes if math.prod(m) == size] for size in sizes]
+    return [group[place % len(group)] for group in same]
+
+
 # ---- running ----
 
 def train(case, mesh, options, dumps, out):
@@ -182,6 +189,7 @@ def parse():
     p.add_argument("--case", action="append", help="only this one; repeatable")
     p.add_argument("--ranks", default="1,2,4,8", help="sizes of meshes")
     p.add_argument("--mesh", action="append", help="only this one, as dp_replicate.dp_shard.cp.tp; repeatable")
+    p.add_argument("--rotate", action="store_true", help="each case on one mesh of each size, the next case on the next mesh")
     p.add_argument("--allow-refused", action="store_true", help="an engine that declines a mesh is not a failure")
     p.add_argument("--timeout", type=float, default=120, help="seconds a run may take")
     p.add_argument("--keep", type=pathlib.Path, help="keep what the runs write in this folder")
@@ -198,8 +206,9 @@ def main():
     dumps, count = can_dump(options.engine), {}
     columns = ["loss", "grad_norm", "update"] + dumps
     print(f"{'case':20} {'mesh':8}", *(f"{c:>9}" for c in columns), " verdict")
-    for case in cases:
-        for mesh in filter(case.fits, meshes):
+    for place, case in enumerate(cases):
+        fitting = [m for m in meshes if case.fits(m)]
+        for mesh in in_turn(fitting, place) if options.rotate else fitting:
             with tempfile.TemporaryDirectory() as scratch:
                 label = ".".join(map(str, mesh))
                 out = options.keep / case.name / label if options.keep else pathlib.Path(scratch)
