@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "cli/bench.h"
+#include "cli/bench_only.h"
 #include "cli/bench_peak.h"
 #include "cli/cli.h"
 #include "cli/launch.h"
@@ -35,6 +36,13 @@ static const ndm_option own_options[] = {
      .min = 0,
      .max = INFINITY,
      .help = "steps before the measured ones"},
+    {.name = "only",
+     .type = NDM_OPTION_ENUM,
+     .choices = "all|compute|communication",
+     .initial = "all",
+     .help =
+         "leave out the messages, or the kernels, of all steps but the first: what the other takes "
+         "alone"},
 };
 enum { N_OWN = sizeof own_options / sizeof own_options[0] };
 
@@ -79,6 +87,10 @@ static ndm_status check_options(const ndm_options *o)
                      foreign[i]);
     if (ndm_option_int64(o, "steps") < 1)
         NDM_FAIL(NDM_ERR_USAGE, "bench step: --steps is 0; one is needed");
+    if (ndm_option_enum(o, "only") != NDM_ONLY_ALL && ndm_option_int64(o, "warmup-steps") < 1)
+        NDM_FAIL(NDM_ERR_USAGE,
+                 "bench step: --only %s needs --warmup-steps 1: the first step is whole",
+                 ndm_option_string(o, "only"));
     if (ndm_option_bool(o, "json") && ndm_option_bool(o, "csv"))
         NDM_FAIL(NDM_ERR_USAGE, "bench step: --json and --csv exclude each other");
     return NDM_OK;
@@ -239,10 +251,14 @@ static ndm_status run_steps(bench *b)
     int64_t steps = ndm_option_int64(b->options, "steps"),
             warmup = ndm_option_int64(b->options, "warmup-steps");
 
+    ndm_bench_only only = (ndm_bench_only)ndm_option_enum(b->options, "only");
+
     NDM_TRY(measure_peak(b, b->peak));
     ndm_device_observe(b->context->device, on_kernel, b);
     ndm_trainer_before_update(b->trainer, on_update, b);
     for (int64_t i = 0; i < warmup + steps; i++) {
+        if (i == 1)
+            ndm_bench_leave_out(b->context, only);
         NDM_TRY(run_step(b, i, i >= warmup));
         if (i >= warmup)
             b->step_ms[i - warmup] = b->last.step_ms;

@@ -319,17 +319,18 @@ void ndm_device_observe(ndm_device *device, ndm_device_observer observer, void *
     device->observer_user = user;
 }
 
-static ndm_status run_body(ndm_stream *stream, ndm_host_body body, const void *args,
-                           const char *name, int op)
+/* With the turn, as all observers are called. */
+static void observe(const ndm_stream *stream, const char *name, int op, int64_t begin_ns)
 {
     const ndm_device *device = stream->device;
 
-    if (!device->observer)
-        return body(args);
-    int64_t begin = ndm_clock_ns();
-    ndm_status status = body(args);
-    device->observer(device->observer_user, stream, name, op, begin, ndm_clock_ns());
-    return status;
+    if (device->observer)
+        device->observer(device->observer_user, stream, name, op, begin_ns, ndm_clock_ns());
+}
+
+static int64_t begin_observed(const ndm_device *device)
+{
+    return device->observer ? ndm_clock_ns() : 0;
 }
 
 typedef struct call_task {
@@ -344,7 +345,11 @@ typedef struct call_task {
 static ndm_status call_start(ndm_task *task)
 {
     call_task *call = (call_task *)task;
-    return run_body(call->stream, call->body, call->args, call->name, call->op);
+    int64_t begin = begin_observed(call->stream->device);
+    ndm_status status = call->body(call->args);
+
+    observe(call->stream, call->name, call->op, begin);
+    return status;
 }
 
 static void call_describe(const ndm_task *task, char *text, size_t text_bytes)
@@ -370,13 +375,15 @@ static ndm_status queue_call(ndm_stream *stream, const ndm_launch *launch)
 /* While a kernel runs, a helper may advance the queues. */
 static ndm_status run_inline(ndm_stream *stream, const ndm_launch *launch)
 {
+    ndm_host_body body = (ndm_host_body)launch->body;
+    int64_t begin = begin_observed(stream->device);
     int turn = ndm_turn_suspend();
 
     enter(stream->device);
-    ndm_status status = run_body(stream, (ndm_host_body)launch->body, launch->args, launch->name,
-                                 launch->op);
+    ndm_status status = body(launch->args);
     leave(stream->device);
     ndm_turn_resume(turn);
+    observe(stream, launch->name, launch->op, begin);
     return status;
 }
 
