@@ -147,8 +147,6 @@ static bool map_memory(void)
         mmap(shared, first.shared_bytes, both, flags, CUEMU_SHARED_FD, 0) != shared ||
         mmap(device, first.device_bytes, both, flags, CUEMU_DEVICE_FD, 0) != device)
         return false;
-    if (cuemu_asan())
-        __asan_poison_memory_region(device, first.device_bytes);
     return true;
 }
 

@@ -33,6 +33,7 @@ struct cuemu_capture {
 };
 
 static atomic_int strict_captures;
+static cuemu_capture over; /* of events that were recorded in a capture which has ended */
 
 static cudaError_t append(cuemu_capture *c, int lane, int after, const cuemu_record *record)
 {
@@ -85,6 +86,8 @@ cudaError_t cuemu_capture_wait(cudaStream_t s, cudaEvent_t e)
         s->capture->invalid = true;
         return cudaErrorStreamCaptureIsolation;
     }
+    if (c == &over)
+        return cudaErrorCapturedEvent;
     if (s->capture && s->capture != c) {
         s->capture->invalid = c->invalid = true;
         return cudaErrorStreamCaptureMerge;
@@ -160,7 +163,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
         cudaGraphDestroy(c->graph);
     else
         *graph = c->graph;
-    c->graph = NULL; /* the capture itself stays: events may still point to it */
+    cuemu_events_move(c, &over);
+    free(c);
     return cuemu_result(error);
 }
 

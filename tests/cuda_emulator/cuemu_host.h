@@ -40,6 +40,8 @@ cudaError_t cuemu_put(cudaStream_t stream, const cuemu_record *record);  /* neve
 cudaError_t cuemu_drain(cudaStream_t stream); /* waits for all that it holds */
 cudaError_t cuemu_drain_all(void);
 bool cuemu_event_valid(cudaEvent_t event);
+void cuemu_events_move(const cuemu_capture *from,
+                       cuemu_capture *to); /* of all events recorded in `from` */
 
 /* cuemu_memory.c */
 bool cuemu_is_device(const void *at, size_t bytes);

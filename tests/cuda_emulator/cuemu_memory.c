@@ -6,7 +6,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 
-enum { GRAIN = 512, RED_ZONE = 512, FILL_BYTES = 16 << 20 };
+enum { GRAIN = 512, RED_ZONE = 512, FENCE_BYTES = 64 << 10, FILL_BYTES = 16 << 20 };
 
 typedef struct block {
     uintptr_t at;
@@ -102,22 +102,37 @@ bool cuemu_is_device(const void *at, size_t bytes)
     return p >= CUEMU_DEVICE_BASE && p + bytes <= CUEMU_DEVICE_BASE + CUEMU_CONTROL->device_bytes;
 }
 
-/* Opens a block for the sanitizer and fills it with NaN: nothing may count on zeros. */
-static cudaError_t open_block(void *at, size_t bytes)
+/* What lies behind a block and belongs to nobody, up to a limit: the sanitizer shall forbid it. */
+static size_t fence_bytes(const heap *h, const void *at)
 {
-    cuemu_record open = {.kind = CUEMU_POISON, .u.fill = {(uintptr_t)at, bytes, 0}};
-    size_t filled = bytes < FILL_BYTES ? bytes : FILL_BYTES;
-    cuemu_record fill = {.kind = CUEMU_FILL, .u.fill = {(uintptr_t)at, filled, 0xff}};
-    cudaError_t error = cuemu_put(cuemu_own_stream(), &open);
+    const block *b = h->first;
+    while (b->at != (uintptr_t)at)
+        b = b->next;
+    size_t hole = b->next && !b->next->asked ? b->next->bytes : 0;
+    return b->bytes - b->asked + (hole < FENCE_BYTES ? hole : FENCE_BYTES);
+}
+
+static cudaError_t put_fill(cuemu_kind kind, uintptr_t at, size_t bytes, int value)
+{
+    cuemu_record r = {.kind = kind, .u.fill = {at, bytes, value}};
+    return cuemu_put(cuemu_own_stream(), &r);
+}
+
+/* Opens a block for the sanitizer and fills it with NaN: nothing may count on zeros. */
+static cudaError_t open_block(void *start, size_t bytes, size_t fence)
+{
+    uintptr_t at = (uintptr_t)start;
+    cudaError_t error = put_fill(CUEMU_POISON, at, bytes, 0);
     if (!error)
-        error = cuemu_put(cuemu_own_stream(), &fill);
+        error = put_fill(CUEMU_POISON, at + bytes, fence, 1);
+    if (!error)
+        error = put_fill(CUEMU_FILL, at, bytes < FILL_BYTES ? bytes : FILL_BYTES, 0xff);
     return error ? error : cuemu_drain(cuemu_own_stream());
 }
 
 static void close_block(const void *at, size_t bytes)
 {
-    cuemu_record close = {.kind = CUEMU_POISON, .u.fill = {(uintptr_t)at, bytes, 1}};
-    if (!cuemu_put(cuemu_own_stream(), &close))
+    if (!put_fill(CUEMU_POISON, (uintptr_t)at, bytes, 1))
         cuemu_drain(cuemu_own_stream());
     if (bytes >= 1 << 20) /* the pages go back to the system */
         fallocate(cuemu_device_fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
@@ -152,11 +167,12 @@ static cudaError_t device_take(void **at, size_t bytes)
     pthread_mutex_lock(&lock);
     reap();
     void *p = heap_take(&device_heap, bytes);
+    if (p)
+        error = open_block(p, bytes, fence_bytes(&device_heap, p));
     pthread_mutex_unlock(&lock);
-    if (!p)
-        return cudaErrorMemoryAllocation;
-    *at = p;
-    return open_block(p, bytes);
+    if (p)
+        *at = p;
+    return p ? error : cudaErrorMemoryAllocation;
 }
 
 cudaError_t cudaMalloc(void **at, size_t bytes)

@@ -39,6 +39,15 @@ bool cuemu_event_valid(cudaEvent_t e)
     return e >= events && e < events + CUEMU_EVENTS && e->live;
 }
 
+void cuemu_events_move(const cuemu_capture *from, cuemu_capture *to)
+{
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < made_events; i++)
+        if (events[i].capture == from)
+            events[i].capture = to;
+    pthread_mutex_unlock(&lock);
+}
+
 static cudaError_t wait_tail(cuemu_ring *ring, uint32_t upto)
 {
     for (uint32_t tail; (int32_t)((tail = ring->tail) - upto) < 0;) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Faults that the emulator exists to catch, each planted in a process of its own. */
+#include "cuemu_asan.h"
 #include "test_common.h"
 
 enum { N = 4096, ROUNDS = 20 };
@@ -74,7 +75,7 @@ static void missing_waits_show_under_delays(void **state)
     (void)state;
     setenv("CUEMU_DELAY", "2000", 1);
     for (int seed = 1; seed <= 3; seed++) {
-        char text[8];
+        char text[16];
         snprintf(text, sizeof text, "%d", seed);
         setenv("CUEMU_SEED", text, 1);
         assert_int_equal(apart(with_wait), 0);
@@ -173,6 +174,37 @@ static void a_missing_barrier_shows(void **state)
     assert_int_equal(apart(proper_sum), 0);
 }
 
+/* One float too many. The sanitizer of the device process sees it, and the host its end. */
+static int overrun(void)
+{
+    cudaStream_t s;
+    float *d;
+    NEED(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    NEED(cudaMalloc((void **)&d, 1000 * sizeof *d));
+    NEED(test_scale(d, 2, 1000, s) || cudaStreamSynchronize(s));
+    NEED(test_scale(d, 2, 1001, s));
+    return cudaStreamSynchronize(s) == cudaErrorLaunchFailure ? 0 : 1;
+}
+
+static int use_after_free(void)
+{
+    cudaStream_t s;
+    float *d;
+    NEED(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    NEED(cudaMalloc((void **)&d, 1000 * sizeof *d) || cudaFree(d));
+    NEED(test_scale(d, 2, 1000, s));
+    return cudaStreamSynchronize(s) == cudaErrorLaunchFailure ? 0 : 1;
+}
+
+static void the_sanitizer_sees_device_memory(void **state)
+{
+    (void)state;
+    if (!cuemu_asan())
+        skip(); /* built without it */
+    assert_int_equal(apart(overrun), 0);
+    assert_int_equal(apart(use_after_free), 0);
+}
+
 static int memory_limit(void)
 {
     void *d;
@@ -242,6 +274,7 @@ int main(void)
         cmocka_unit_test(the_host_cannot_touch_device_memory),
         cmocka_unit_test(broken_kernels_are_sticky_errors),
         cmocka_unit_test(a_missing_barrier_shows),
+        cmocka_unit_test(the_sanitizer_sees_device_memory),
         cmocka_unit_test(machines_can_be_small),
         cmocka_unit_test(a_killed_rank_leaves_nothing),
     };

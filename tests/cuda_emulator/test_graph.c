@@ -155,6 +155,8 @@ static void other_dependencies_are_refused(void **state)
     assert_int_equal(cudaStreamWaitEvent(f->side, f->join, 0), cudaErrorStreamCaptureMerge);
     assert_int_equal(cudaStreamEndCapture(f->side, &graph), cudaErrorStreamCaptureInvalidated);
     assert_int_equal(cudaStreamEndCapture(f->main, &graph), cudaErrorStreamCaptureInvalidated);
+    assert_int_equal(cudaStreamWaitEvent(f->side, f->join, 0),
+                     cudaErrorCapturedEvent); /* of no work */
     OK(cudaMalloc(&at, 64));
     OK(cudaFree(at));
 }
@@ -186,6 +188,9 @@ static int overtakes(bool waits)
         fetch(&x, f->x, sizeof x, f->main);
         wrong += x != 0;
     }
+    OK(cudaGraphExecDestroy(exec));
+    OK(cudaGraphDestroy(graph));
+    teardown((void **)&f);
     return wrong;
 }
 

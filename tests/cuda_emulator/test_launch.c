@@ -155,7 +155,7 @@ static void seeds_change_the_order_of_threads(void **state)
     unsetenv("CUEMU_SEED");
     assert_int_equal(apart(print_order), 0);
     for (int seed = 1; seed <= 6; seed++) {
-        char text[8];
+        char text[16];
         snprintf(text, sizeof text, "%d", seed);
         setenv("CUEMU_SEED", text, 1);
         int first = apart(print_order);
