@@ -3,6 +3,7 @@
  * the second is what every later one is like. */
 #include "train/plan.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,7 @@
 
 typedef struct run {
     const ndm_plan_request *request;
+    ndm_sim_machine machine; /* the request's, with the clock of its slowest rank */
     ndm_sim_options sim;
     ndm_context *context;
     ndm_model *model;
@@ -32,12 +34,33 @@ static int64_t allowance(const ndm_sim_machine *m)
     return (int64_t)(room / m->reserved_share);
 }
 
+/* The largest of n normal variables in standard deviations, as expected: Cramer, "Mathematical
+ * Methods of Statistics", 1946, section 28.6. */
+static double expected_largest(double n)
+{
+    const double PI4 = 12.566370614359172;
+    double root = sqrt(2.0 * log(n));
+
+    return n < 2.0 ? 0.0 : root - (log(log(n)) + log(PI4) - 2.0 * 0.5772156649) / (2.0 * root);
+}
+
+/* All ranks wait for the slowest in every step. */
+static void slow_down(ndm_sim_machine *m, int64_t ranks)
+{
+    double most = expected_largest((double)ranks);
+
+    if (most > 0.0)
+        m->clock /= 1.0 + m->spread * most;
+}
+
 static ndm_status open_context(run *r)
 {
     const ndm_plan_request *q = r->request;
     ndm_context_options c = NDM_CONTEXT_OPTIONS_INIT;
 
-    r->sim = (ndm_sim_options){.machine = q->machine,
+    r->machine = *q->machine;
+    slow_down(&r->machine, q->ranks);
+    r->sim = (ndm_sim_options){.machine = &r->machine,
                                .stack = q->stack,
                                .price = ndm_cost_price,
                                .ranks = q->ranks,

@@ -28,6 +28,7 @@ typedef struct field {
 static const field machine_fields[] = {
     {"peak_tflops", REAL, MACHINE(peak_flops), 1e12, true},
     {"clock", REAL, MACHINE(clock), 1, true},
+    {"spread", REAL, MACHINE(spread), 1, false},
     {"gemm_share", REAL, MACHINE(gemm_share), 1, false},
     {"fp8_speedup", REAL, MACHINE(fp8_speedup), 1, false},
     {"memory_gib", REAL, MACHINE(memory_bytes), 1073741824.0, true},

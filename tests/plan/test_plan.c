@@ -97,6 +97,7 @@ static ndm_sim_machine free_communication(void)
 
     m.link_scale = m.network_bw = INFINITY;
     m.latency_scale = m.contention = m.launch_ns = 0.0;
+    m.spread = 0.0; /* nobody waits for a slower chip */
     return m;
 }
 
@@ -131,6 +132,18 @@ static void replicas_double_speed_but_for_their_traffic(void **state)
     double a = step_on(&machine, one), b = step_on(&machine, two), c = step_on(&machine, four);
     assert_true(b >= a && c >= b * 0.999);
     assert_true(b < 1.1 * a); /* an all-reduce of a slice, mostly hidden */
+}
+
+static void more_ranks_wait_for_a_slower_one(void **state)
+{
+    ndm_sim_machine unlike = free_communication(), alike = unlike;
+    shape few = {1, 8, 1, 1}, many = {64, 8, 1, 1};
+
+    (void)state;
+    unlike.spread = 0.02;
+    assert_true(step_on(&unlike, few) > step_on(&alike, few));
+    assert_true(step_on(&unlike, many) > 1.01 * step_on(&unlike, few));
+    assert_true(step_on(&unlike, many) < 1.08 * step_on(&alike, many));
 }
 
 static void parts_sum_to_the_step(void **state)
@@ -328,6 +341,7 @@ int main(void)
         cmocka_unit_test(more_bandwidth_is_never_slower),
         cmocka_unit_test(free_communication_leaves_compute_alone),
         cmocka_unit_test(replicas_double_speed_but_for_their_traffic),
+        cmocka_unit_test(more_ranks_wait_for_a_slower_one),
         cmocka_unit_test(parts_sum_to_the_step),
         cmocka_unit_test(the_trace_agrees_with_the_totals),
         cmocka_unit_test(memory_falls_along_every_axis_but_replicas),
