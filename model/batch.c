@@ -114,7 +114,6 @@ ndm_status ndm_model_feed(ndm_model *model, const ndm_batch *batch)
                   {model->first, s.first},
                   {model->window_first, s.window_first}};
 
-    NDM_TRY(ndm_model_check_batch(model, batch, model->size.batch));
     stage_batch(model, &s, batch);
     for (size_t i = 0; i < sizeof copies / sizeof copies[0]; i++)
         NDM_TRY(ndm_copy(model->context->compute, copies[i].device, copies[i].host, bytes,

@@ -271,7 +271,7 @@ static ndm_status backward(ndm_model *m)
     return finish_visit(m, embed.block->unit);
 }
 
-ndm_status ndm_model_train(ndm_model *model, const ndm_batch *batch, double grad_scale)
+ndm_status ndm_model_train_agreed(ndm_model *model, const ndm_batch *batch, double grad_scale)
 {
     model->grad_scale = grad_scale;
     count_visits(model);
@@ -281,11 +281,29 @@ ndm_status ndm_model_train(ndm_model *model, const ndm_batch *batch, double grad
     return backward(model);
 }
 
-ndm_status ndm_model_evaluate(ndm_model *model, const ndm_batch *batch)
+ndm_status ndm_model_evaluate_agreed(ndm_model *model, const ndm_batch *batch)
 {
     NDM_TRY(ndm_model_feed(model, batch));
     NDM_TRY(forward(model, false));
     return head(model, false);
+}
+
+/* What is wrong on one rank is an error on all: the others would wait for it in a collective. */
+static ndm_status agree_on_batch(ndm_model *m, const ndm_batch *batch)
+{
+    return ndm_context_agree(m->context, ndm_model_check_batch(m, batch, m->size.batch));
+}
+
+ndm_status ndm_model_train(ndm_model *model, const ndm_batch *batch, double grad_scale)
+{
+    NDM_TRY(agree_on_batch(model, batch));
+    return ndm_model_train_agreed(model, batch, grad_scale);
+}
+
+ndm_status ndm_model_evaluate(ndm_model *model, const ndm_batch *batch)
+{
+    NDM_TRY(agree_on_batch(model, batch));
+    return ndm_model_evaluate_agreed(model, batch);
 }
 
 ndm_status ndm_model_take_loss(ndm_model *model, double *sum)

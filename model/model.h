@@ -229,8 +229,14 @@ void ndm_model_unplan(ndm_model *model);
 /* batch.c: whether a batch has so many sequences of tokens that the model can take. */
 NDM_MUST_USE ndm_status ndm_model_check_batch(const ndm_model *model, const ndm_batch *batch,
                                               int64_t sequences);
-/* This rank's tokens of a micro-batch, checked, to the device. */
+/* This rank's tokens of a micro-batch that was checked, to the device. */
 NDM_MUST_USE ndm_status ndm_model_feed(ndm_model *model, const ndm_batch *batch);
+
+/* model.c: ndm_model_train() and ndm_model_evaluate() of batches that all ranks have checked and
+ * agreed on, as a trainer does once for all micro-batches of a step. */
+NDM_MUST_USE ndm_status ndm_model_train_agreed(ndm_model *model, const ndm_batch *batch,
+                                               double grad_scale);
+NDM_MUST_USE ndm_status ndm_model_evaluate_agreed(ndm_model *model, const ndm_batch *batch);
 
 /* rope.c: tables of the config's positions. */
 NDM_MUST_USE ndm_status ndm_rope_tables(ndm_model *model, int64_t positions);

@@ -114,10 +114,18 @@ static ndm_status start_helper(const ndm_context *c, ndm_toggle wanted)
     return ndm_host_help(c->device);
 }
 
+/* Deadlines beyond what a clock counts are none that anybody sees. */
+static int64_t timeout_ns(const ndm_context_options *o)
+{
+    const double longest_s = 1e9;
+
+    return (int64_t)((o->timeout_s < longest_s ? o->timeout_s : longest_s) * 1e9);
+}
+
 static ndm_status open_device(ndm_context *c, const ndm_context_options *o)
 {
     ndm_device_options device = {
-        .timeout_ns = (int64_t)(o->timeout_s * 1e9),
+        .timeout_ns = timeout_ns(o),
         .local_rank = (int)ndm_world_local_rank(c->world),
         .threads = threads_per_rank(c, o),
         .memory_limit_bytes = o->memory_limit_bytes,
@@ -246,8 +254,10 @@ done:
 static ndm_status build(ndm_context *c, const ndm_parallelism_config *p,
                         const ndm_context_options *o)
 {
-    ndm_world_options world = {"auto", o->mpi_comm, (int64_t)(o->timeout_s * 1e9), o->sim};
+    ndm_world_options world = {"auto", o->mpi_comm, timeout_ns(o), o->sim};
 
+    if (!(o->timeout_s > 0.0))
+        NDM_FAIL(NDM_ERR_CONFIG, "timeout_s %g is not above 0", o->timeout_s);
     NDM_TRY(ndm_world_join(&world, &c->world));
     c->parallelism = *p;
     if (o->choose_mesh)

@@ -160,7 +160,7 @@ static ndm_status run_micro_batches(ndm_trainer *t, const ndm_batch *batch, int6
     for (int64_t i = 0; i < t->options.grad_accum; i++) {
         ndm_batch micro = ndm_trainer_micro_batch(t, batch, i);
         ndm_context_micro_batch(t->context, i, t->options.grad_accum);
-        NDM_TRY(ndm_model_train(t->model, &micro, scale));
+        NDM_TRY(ndm_model_train_agreed(t->model, &micro, scale));
     }
     return NDM_OK;
 }
@@ -217,7 +217,7 @@ ndm_status ndm_trainer_evaluate(ndm_trainer *trainer, const ndm_batch *batch, do
     NDM_TRY(ndm_context_agree(t->context, ndm_model_check_batch(t->model, batch, sequences)));
     *tokens = count_valid(t, batch);
     NDM_TRY(reduce_host(t, NDM_AXES_DP, NDM_SUM, tokens, 1));
-    NDM_TRY(ndm_model_evaluate(t->model, batch));
+    NDM_TRY(ndm_model_evaluate_agreed(t->model, batch));
     NDM_TRY(ndm_model_take_loss(t->model, loss_sum));
     return ndm_context_sum(t->context, loss_sum);
 }

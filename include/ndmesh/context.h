@@ -40,7 +40,7 @@ typedef struct ndm_context_options {
     const char *collectives; /**< "auto" (default), "self", "mpi", "shm", "nccl" */
     const char *kernels;     /**< "auto" (default), "ref", or a comma list of tables (`ndmesh info`
                                 lists them) */
-    double timeout_s;        /**< deadline of every wait; default 600 */
+    double timeout_s;        /**< deadline of every wait, above 0; INFINITY = none; default 600 */
     int threads; /**< threads of kernels; 0 (default): processors / ranks of this host */
     int64_t memory_limit_bytes;   /**< device allocations beyond it fail; 0 (default): none */
     const ndm_named_value *facts; /**< [n_facts] verified to be equal on all ranks; not kept */
@@ -72,7 +72,7 @@ typedef struct ndm_context_options {
  * @param context      receives the context; destroy with ndm_context_destroy()
  *
  * Collective over: world. On failure all ranks fail with the same message.
- * @retval NDM_ERR_CONFIG    the mesh breaks a rule
+ * @retval NDM_ERR_CONFIG    the mesh breaks a rule, or timeout_s is not above 0
  * @retval NDM_ERR_MISMATCH  ranks differ in mesh, facts or version: names the rank and the field
  * @retval NDM_ERR_COMM, NDM_ERR_TIMEOUT, NDM_ERR_UNSUPPORTED, NDM_ERR_MEMORY
  */

@@ -123,7 +123,8 @@ NDM_API ndm_context *ndm_model_context(const ndm_model *model);
  * tokens of the step, world-wide
  *
  * Adds this rank's part of the sum of token losses to the model's accumulator: see
- * ndm_model_take_loss(). Collective over: world.
+ * ndm_model_take_loss(). A batch that is wrong on one rank is NDM_ERR_CONFIG or NDM_ERR_USAGE on
+ * all. Collective over: world.
  */
 NDM_API NDM_MUST_USE ndm_status ndm_model_train(ndm_model *model, const ndm_batch *batch,
                                                 double grad_scale);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public interface in orders, and with arguments, that a model of ndmesh's own never takes. */
+#include <math.h>
+
 #include <mpi.h>
 #include <stdio.h>
 #include <string.h>
@@ -289,9 +291,33 @@ static void a_token_in_the_wrong_place_on_one_rank_is_everybodys_error(void **st
     check_all(ndm_trainer_step(trainer, is_last_rank() ? &blind : &right, &result) ==
               NDM_ERR_CONFIG);
     ok_all(ndm_trainer_step(trainer, &right, &result));
+    check_all(ndm_model_train(model, is_last_rank() ? &far : &right, 1.0) == NDM_ERR_CONFIG);
+    check_all(ndm_model_evaluate(model, is_last_rank() ? &blind : &right) == NDM_ERR_CONFIG);
+    ok_all(ndm_model_evaluate(model, &right));
     ndm_trainer_destroy(trainer);
     ndm_model_destroy(model);
     ndm_context_destroy(context);
+}
+
+/* No deadline is a cast that overflows. */
+static void deadlines_are_above_zero(void **state)
+{
+    static const double wrong[] = {0.0, -1.0, -INFINITY, NAN}, endless[] = {INFINITY, 1e300};
+    ndm_parallelism_config p = NDM_PARALLELISM_CONFIG_INIT;
+    ndm_context_options o = NDM_CONTEXT_OPTIONS_INIT;
+    ndm_context *context;
+
+    (void)state;
+    o.device = "cpu", o.threads = 1;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        o.timeout_s = wrong[i];
+        check_all(ndm_context_create(&p, &o, &context) == NDM_ERR_CONFIG);
+    }
+    for (size_t i = 0; i < sizeof endless / sizeof *endless; i++) {
+        o.timeout_s = endless[i];
+        ok_all(ndm_context_create(&p, &o, &context));
+        ndm_context_destroy(context);
+    }
 }
 
 static void sizes_beyond_what_places_can_count_are_refused(void **state)
@@ -337,6 +363,7 @@ int main(void)
         cmocka_unit_test(ranks_with_unlike_orders_are_refused),
         cmocka_unit_test(bytes_that_cannot_be_are_refused),
         cmocka_unit_test(a_token_in_the_wrong_place_on_one_rank_is_everybodys_error),
+        cmocka_unit_test(deadlines_are_above_zero),
         cmocka_unit_test(sizes_beyond_what_places_can_count_are_refused),
         cmocka_unit_test(a_class_is_wrapped_whatever_the_others_are),
     };
