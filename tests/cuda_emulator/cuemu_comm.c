@@ -305,13 +305,7 @@ static void collective(const local_comm *m, const cuemu_record *r)
 
 static bool wait_above(const local_comm *m, _Atomic uint32_t *counter, uint32_t seen)
 {
-    int64_t end = cuemu_now_ns() + CUEMU_CONTROL->nccl_timeout_ms * 1000000;
-    while (*counter == seen && !m->shared->bad) {
-        cuemu_futex_wait(counter, seen, 20);
-        if (cuemu_now_ns() > end && *counter == seen)
-            m->shared->bad = ncclRemoteError;
-    }
-    return !m->shared->bad;
+    return cuemu_comm_wait(m->shared, counter, seen, CUEMU_CONTROL->nccl_timeout_ms);
 }
 
 static void post(const local_comm *m, const cuemu_record *r)

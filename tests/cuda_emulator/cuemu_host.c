@@ -123,14 +123,20 @@ void cuemu_new_ring(int slot)
         CUEMU_CONTROL->error = cudaErrorLaunchFailure;
 }
 
+static uint32_t error_of(int status)
+{
+    if (WIFSIGNALED(status) && (WTERMSIG(status) == SIGSEGV || WTERMSIG(status) == SIGBUS))
+        return cudaErrorIllegalAddress;
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGILL) /* a trap of ndm_ptx.cuh */
+        return cudaErrorMisalignedAddress;
+    return cudaErrorLaunchFailure;
+}
+
 cudaError_t cuemu_health(void)
 {
     int status;
-    if (!CUEMU_CONTROL->error && waitpid(device_process, &status, WNOHANG) == device_process) {
-        bool address = WIFSIGNALED(status) &&
-                       (WTERMSIG(status) == SIGSEGV || WTERMSIG(status) == SIGBUS);
-        CUEMU_CONTROL->error = address ? cudaErrorIllegalAddress : cudaErrorLaunchFailure;
-    }
+    if (!CUEMU_CONTROL->error && waitpid(device_process, &status, WNOHANG) == device_process)
+        CUEMU_CONTROL->error = error_of(status);
     return (cudaError_t)CUEMU_CONTROL->error;
 }
 

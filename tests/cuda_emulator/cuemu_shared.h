@@ -185,7 +185,10 @@ int64_t cuemu_now_ns(void);
 void cuemu_futex_wait(_Atomic uint32_t *word, uint32_t old, int timeout_ms);
 void cuemu_futex_wake(_Atomic uint32_t *word);
 cuemu_comm *cuemu_comm_map(pid_t pid, int fd); /* NULL on failure */
-/* All ranks meet; false when the communicator is bad or a rank does not come within the limit. */
+/* Waits until *word is not `seen`; false when the communicator is bad, or becomes so at the limit.
+ */
+bool cuemu_comm_wait(cuemu_comm *comm, _Atomic uint32_t *word, uint32_t seen, int64_t timeout_ms);
+/* All ranks meet; false likewise. */
 bool cuemu_comm_barrier(cuemu_comm *comm, int64_t timeout_ms);
 
 /* cuemu_number.c */

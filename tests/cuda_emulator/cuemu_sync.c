@@ -12,6 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { NAP_MS = 20 };
+
 int64_t cuemu_now_ns(void)
 {
     struct timespec t;
@@ -48,19 +50,24 @@ cuemu_comm *cuemu_comm_map(pid_t pid, int fd)
     return p == MAP_FAILED ? NULL : p;
 }
 
+/* The limit counts naps, not the clock: where other work leaves no processor it stretches. */
+bool cuemu_comm_wait(cuemu_comm *comm, _Atomic uint32_t *word, uint32_t seen, int64_t timeout_ms)
+{
+    for (int64_t naps = 0; *word == seen && !comm->bad; naps++) {
+        cuemu_futex_wait(word, seen, NAP_MS);
+        if (naps * NAP_MS > timeout_ms && *word == seen)
+            comm->bad = ncclRemoteError; /* NCCL would hang: say so instead */
+    }
+    return !comm->bad;
+}
+
 bool cuemu_comm_barrier(cuemu_comm *comm, int64_t timeout_ms)
 {
     uint32_t generation = comm->generation;
-    int64_t end = cuemu_now_ns() + timeout_ms * 1000000;
     if (++comm->arrived == (uint32_t)comm->ranks) {
         comm->arrived = 0;
         comm->generation++;
         cuemu_futex_wake(&comm->generation);
     }
-    while (comm->generation == generation && !comm->bad) {
-        cuemu_futex_wait(&comm->generation, generation, 20);
-        if (cuemu_now_ns() > end && comm->generation == generation)
-            comm->bad = ncclRemoteError; /* NCCL would hang: say so instead */
-    }
-    return !comm->bad;
+    return cuemu_comm_wait(comm, &comm->generation, generation, timeout_ms);
 }

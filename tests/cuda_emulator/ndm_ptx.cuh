@@ -35,10 +35,18 @@ static inline void ndm_mma_bf16(float d[4], const unsigned a[4], const unsigned 
             d[i] += x[i / 2][k] * y[i % 2][k];
 }
 
+/* What hardware refuses ends the device process: cudaErrorMisalignedAddress. */
+static inline void cuemu_need_aligned(const void *p)
+{
+    if (reinterpret_cast<uintptr_t>(p) % 16)
+        __builtin_trap();
+}
+
 /* Lane l gives the address of row l % 8 of tile l / 8. */
 static inline void cuemu_ldmatrix(unsigned out[4], const void *row, bool transposed)
 {
     uint16_t mine[8];
+    cuemu_need_aligned(row);
     std::memcpy(mine, row, sizeof mine);
     const char *all = cuemu_exchange(0xffffffffu, mine, sizeof mine);
     int g = cuemu_lane() / 4, t = cuemu_lane() % 4;
@@ -64,6 +72,8 @@ static inline void ndm_ldmatrix_x4_trans(unsigned out[4], const void *row)
 
 static inline void ndm_cp_async_16(void *shared, const void *global, int bytes)
 {
+    cuemu_need_aligned(shared);
+    cuemu_need_aligned(global);
     cuemu_cp_async(shared, global, (size_t)bytes);
 }
 
