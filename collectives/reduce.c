@@ -56,44 +56,69 @@ static void fold(void *acc, const void *x, int64_t n, ndm_dtype dtype, ndm_reduc
         sum_u64(acc, x, n);
 }
 
-/* One block of a type that is summed in itself. */
-static void reduce_block(char *out, const void *const *slices, int64_t n_slices, int64_t at,
-                         int64_t n, ndm_dtype dtype, ndm_reduce_op op)
+/* What is summed, and where the sums go. */
+typedef struct job {
+    void *const *outs;
+    int64_t n_outs;
+    const void *const *slices;
+    int64_t n_slices;
+    ndm_dtype dtype, out_dtype;
+    ndm_reduce_op op;
+} job;
+
+/* One block of a type that is summed in itself. All of it is read before any is written. */
+static void reduce_block(const job *j, int64_t at, int64_t n)
 {
     _Alignas(64) char acc[BLOCK * sizeof(double)];
-    size_t size = ndm_dtype_bytes(dtype), from = (size_t)at * size;
+    size_t size = ndm_dtype_bytes(j->dtype), from = (size_t)at * size;
 
-    memcpy(acc, (const char *)slices[0] + from, (size_t)n * size);
-    for (int64_t k = 1; k < n_slices; k++)
-        fold(acc, (const char *)slices[k] + from, n, dtype, op);
-    memcpy(out + from, acc, (size_t)n * size);
+    memcpy(acc, (const char *)j->slices[0] + from, (size_t)n * size);
+    for (int64_t k = 1; k < j->n_slices; k++)
+        fold(acc, (const char *)j->slices[k] + from, n, j->dtype, j->op);
+    for (int64_t k = 0; k < j->n_outs; k++)
+        memcpy((char *)j->outs[k] + from, acc, (size_t)n * size);
 }
 
 /* One block of a 16-bit type. */
-static void reduce_block_16(char *out, ndm_dtype out_dtype, const void *const *slices,
-                            int64_t n_slices, int64_t at, int64_t n, ndm_dtype dtype,
-                            ndm_reduce_op op)
+static void reduce_block_16(const job *j, int64_t at, int64_t n)
 {
     _Alignas(64) float acc[BLOCK], x[BLOCK];
+    size_t to = (size_t)at * ndm_dtype_bytes(j->out_dtype);
 
-    ndm_convert((const uint16_t *)slices[0] + at, dtype, acc, NDM_F32, n);
-    for (int64_t k = 1; k < n_slices; k++) {
-        ndm_convert((const uint16_t *)slices[k] + at, dtype, x, NDM_F32, n);
-        fold(acc, x, n, NDM_F32, op);
+    ndm_convert((const uint16_t *)j->slices[0] + at, j->dtype, acc, NDM_F32, n);
+    for (int64_t k = 1; k < j->n_slices; k++) {
+        ndm_convert((const uint16_t *)j->slices[k] + at, j->dtype, x, NDM_F32, n);
+        fold(acc, x, n, NDM_F32, j->op);
     }
-    ndm_convert(acc, NDM_F32, out + (size_t)at * ndm_dtype_bytes(out_dtype), out_dtype, n);
+    for (int64_t k = 0; k < j->n_outs; k++)
+        ndm_convert(acc, NDM_F32, (char *)j->outs[k] + to, j->out_dtype, n);
+}
+
+static void reduce(const job *j, int64_t count)
+{
+    bool half = j->dtype == NDM_BF16 || j->dtype == NDM_F16;
+
+    for (int64_t at = 0; at < count; at += BLOCK) {
+        int64_t n = count - at < BLOCK ? count - at : BLOCK;
+        if (half)
+            reduce_block_16(j, at, n);
+        else
+            reduce_block(j, at, n);
+    }
 }
 
 void ndm_reduce_slices(void *out, ndm_dtype out_dtype, const void *const *slices, int64_t n_slices,
                        int64_t count, ndm_dtype dtype, ndm_reduce_op op)
 {
-    bool half = dtype == NDM_BF16 || dtype == NDM_F16;
+    job j = {&out, 1, slices, n_slices, dtype, out_dtype, op};
 
-    for (int64_t at = 0; at < count; at += BLOCK) {
-        int64_t n = count - at < BLOCK ? count - at : BLOCK;
-        if (half)
-            reduce_block_16(out, out_dtype, slices, n_slices, at, n, dtype, op);
-        else
-            reduce_block(out, slices, n_slices, at, n, dtype, op);
-    }
+    reduce(&j, count);
+}
+
+void ndm_reduce_slices_to_all(void *const *slices, int64_t n_slices, int64_t count, ndm_dtype dtype,
+                              ndm_reduce_op op)
+{
+    job j = {slices, n_slices, (const void *const *)slices, n_slices, dtype, dtype, op};
+
+    reduce(&j, count);
 }

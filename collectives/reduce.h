@@ -16,4 +16,8 @@ bool ndm_reduce_supports(ndm_dtype dtype);
 void ndm_reduce_slices(void *out, ndm_dtype out_dtype, const void *const *slices, int64_t n_slices,
                        int64_t count, ndm_dtype dtype, ndm_reduce_op op);
 
+/* Likewise, and every slice gets the result. */
+void ndm_reduce_slices_to_all(void *const *slices, int64_t n_slices, int64_t count, ndm_dtype dtype,
+                              ndm_reduce_op op);
+
 #endif

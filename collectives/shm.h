@@ -89,7 +89,8 @@ typedef struct ndm_shm_algo {
     void (*write)(const ndm_shm_run *r, int64_t phase, char *staging);
     bool (*writable)(const ndm_shm_run *r, int64_t phase); /* NULL = before any phase is read */
     bool (*needs)(const ndm_shm_run *r, int64_t member);   /* NULL = every member */
-    void (*read)(const ndm_shm_run *r, int64_t phase);
+    /* May find that the phases that follow are not needed, as all members then find: n_phases. */
+    void (*read)(ndm_shm_run *r, int64_t phase);
 } ndm_shm_algo;
 
 extern const ndm_shm_algo ndm_shm_algos[NDM_COLLECTIVE_COUNT];

@@ -98,7 +98,7 @@ static void gather_write(const ndm_shm_run *r, int64_t phase, char *staging)
         stream_write(r, phase, staging);
 }
 
-static void gather_read(const ndm_shm_run *r, int64_t phase)
+static void gather_read(ndm_shm_run *r, int64_t phase)
 {
     const ndm_collective_args *a = &r->run.args;
     int64_t block = a->count * element(r), n = members(r);
@@ -131,7 +131,7 @@ static const char *broadcast_locate(const ndm_shm_run *r, int64_t phase)
     return self(r) == r->run.args.peer_src ? stream_locate(r, phase) : NULL;
 }
 
-static void broadcast_read(const ndm_shm_run *r, int64_t phase)
+static void broadcast_read(ndm_shm_run *r, int64_t phase)
 {
     piece p = piece_of(r, phase);
 
@@ -141,7 +141,7 @@ static void broadcast_read(const ndm_shm_run *r, int64_t phase)
 }
 
 /* From oneself too: send and recv may then be staged like anybody's. */
-static void send_recv_read(const ndm_shm_run *r, int64_t phase)
+static void send_recv_read(ndm_shm_run *r, int64_t phase)
 {
     piece p = piece_of(r, phase);
     copy((char *)r->run.args.recv + p.at, ndm_shm_source(r, phase, r->run.args.peer_src), p.bytes);
@@ -202,7 +202,7 @@ static const char *slice_from(const ndm_shm_run *r, int64_t phase, int64_t membe
            self(r) * (ndm_shm_in_window(r, phase, member) ? a->count : slice_elements(r)) * size;
 }
 
-static void reduce_scatter_read(const ndm_shm_run *r, int64_t phase)
+static void reduce_scatter_read(ndm_shm_run *r, int64_t phase)
 {
     const ndm_collective_args *a = &r->run.args;
     const void *slices[NDM_SHM_MAX_MEMBERS];
@@ -214,7 +214,7 @@ static void reduce_scatter_read(const ndm_shm_run *r, int64_t phase)
                       a->recv_dtype, slices, members(r), p.bytes, a->dtype, a->op);
 }
 
-static void all_to_all_read(const ndm_shm_run *r, int64_t phase)
+static void all_to_all_read(ndm_shm_run *r, int64_t phase)
 {
     const ndm_collective_args *a = &r->run.args;
     int64_t size = element(r), n = members(r);
@@ -229,7 +229,9 @@ static void all_to_all_read(const ndm_shm_run *r, int64_t phase)
 
 /* ---- all_reduce ------------------------------------------------------------------------------ */
 
-/* Small buffers: everybody puts out all of it and sums all. Others, a slot of staging at a time, in
+/* Small buffers: everybody puts out all of it and sums all. Where the buffers of all members lie in
+ * windows, everybody sums a share of all and writes it to all: in its share nobody else reads or
+ * writes, so one phase does. Others, a slot of staging at a time, in
  * two phases: A, everybody puts out all of the piece and sums a share of it; B, everybody puts out
  * his share and takes the others'. Their order is A0 A1 B0 A2 B1 A3 B2 ... B, so that there is a
  * phase to write while the shares of another are not there yet. */
@@ -252,12 +254,22 @@ static bool is_second(const ndm_shm_run *r, int64_t phase)
     return !is_small(r) && phase > 0 && (phase % 2 == 0 || phase == r->n_phases - 1);
 }
 
+/* The whole buffer is where the others can read and write it. */
+static bool is_in_window(const ndm_shm_run *r)
+{
+    const ndm_collective_args *a = &r->run.args;
+
+    return !is_small(r) && ndm_shm_find_window(r->run.comm, a->recv, a->count * element(r));
+}
+
 /* Shares can be written when the sums of their piece have been made, in phase A of it: number 2i -
  * 1 where B is 2i + 2, but A0 is 0, and the last B comes right behind its A. */
 static bool all_reduce_writable(const ndm_shm_run *r, int64_t phase)
 {
     int64_t a = phase <= 2 ? 0 : phase == r->n_phases - 1 ? phase - 2 : phase - 3;
 
+    if (phase > 0 && r->read == 0 && is_in_window(r))
+        return false; /* perhaps one phase is all there is */
     return !is_second(r, phase) || r->read > a;
 }
 
@@ -297,17 +309,33 @@ static const char *all_reduce_locate(const ndm_shm_run *r, int64_t phase)
     piece p = reduce_piece(r, phase), share = share_of(r, p, self(r));
     const char *data = (const char *)r->run.args.recv + p.at * size;
 
-    if (is_small(r)) /* it is overwritten while others still read */
+    if (!is_in_window(r)) /* a small buffer is overwritten while others still read */
         return NULL;
-    if (is_second(r, phase))
-        data += share.at * size;
-    return ndm_shm_find_window(r->run.comm, data,
-                               is_second(r, phase) ? share.bytes : p.bytes * size)
-               ? data
-               : NULL;
+    return is_second(r, phase) ? data + share.at * size : data;
 }
 
-static void all_reduce_read(const ndm_shm_run *r, int64_t phase)
+static bool all_in_windows(const ndm_shm_run *r)
+{
+    for (int64_t m = 0; m < members(r); m++)
+        if (!ndm_shm_in_window(r, 0, m))
+            return false;
+    return true;
+}
+
+/* Sums this rank's share of the whole buffer, into everybody's. */
+static void sum_for_all(ndm_shm_run *r)
+{
+    const ndm_collective_args *a = &r->run.args;
+    void *slices[NDM_SHM_MAX_MEMBERS];
+    piece share = share_of(r, (piece){0, a->count}, self(r));
+
+    for (int64_t m = 0; m < members(r); m++)
+        slices[m] = (char *)ndm_shm_source(r, 0, m) + share.at * element(r);
+    ndm_reduce_slices_to_all(slices, members(r), share.bytes, a->dtype, a->op);
+    r->n_phases = 1;
+}
+
+static void all_reduce_read(ndm_shm_run *r, int64_t phase)
 {
     const ndm_collective_args *a = &r->run.args;
     const void *slices[NDM_SHM_MAX_MEMBERS];
@@ -316,6 +344,10 @@ static void all_reduce_read(const ndm_shm_run *r, int64_t phase)
           share = is_small(r) ? (piece){0, p.bytes} : share_of(r, p, self(r));
     char *data = (char *)a->recv + p.at * size;
 
+    if (phase == 0 && all_in_windows(r)) {
+        sum_for_all(r);
+        return;
+    }
     if (!is_second(r, phase)) {
         for (int64_t m = 0; m < members(r); m++)
             slices[m] = ndm_shm_source(r, phase, m) + share.at * size;
