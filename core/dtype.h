@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 
 #include "core/module.h"
@@ -17,6 +18,12 @@ const char *ndm_dtype_name(ndm_dtype dtype); /* "fp32", "bf16", "fp16", "fp64", 
 const char *ndm_dtype_safetensors(ndm_dtype dtype); /* "F32", "BF16", ... */
 NDM_MUST_USE ndm_status
 ndm_dtype_parse(const char *name, ndm_dtype *dtype); /* either spelling, and torch's "float32" */
+
+/* Where element i of an array lies. */
+static inline void *ndm_dtype_at(const void *array, ndm_dtype dtype, int64_t i)
+{
+    return (char *)(uintptr_t)array + i * (int64_t)ndm_dtype_bytes(dtype);
+}
 
 static inline float ndm_bf16_to_f32(uint16_t h)
 {

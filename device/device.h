@@ -51,6 +51,7 @@ typedef struct ndm_device_ops {
     bool host_accessible; /* collectives may touch device memory from the host process */
     bool in_place; /* so may files: whoever has synchronized its stream reads and writes it as it is
                     */
+    bool computes_bf16; /* activations follow the type of the weights; else they are fp32 */
     bool (*probe)(char *why, size_t why_bytes); /* why: the reason, for `ndmesh info` */
     ndm_status (*create)(const ndm_device_options *options, ndm_device **device);
     void (*destroy)(ndm_device *device);

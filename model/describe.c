@@ -103,11 +103,13 @@ static uses uses_of_layer(const ndm_model *m, bool again)
 static void describe_uses(const ndm_model *m, const uses *u, retold *r)
 {
     const ndm_sizes *s = &m->size;
-    ndm_describe_args regions = {.rows = s->padded,
+    ndm_describe_args regions = {.dtype = m->dtype,
+                                 .rows = s->padded,
                                  .hidden = s->hidden,
                                  .column_inputs = u->inputs,
                                  .row_outputs = u->outputs};
-    ndm_describe_args attention = {.rows = s->rows,
+    ndm_describe_args attention = {.dtype = m->dtype,
+                                   .rows = s->rows,
                                    .hidden = s->hidden,
                                    .kv_width = 2 * s->kv_width,
                                    .heads = s->heads,

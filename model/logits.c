@@ -19,12 +19,12 @@ ndm_status ndm_model_tap_logits(ndm_model *m, int64_t row, int64_t rows)
 
     if (!m->tap || n <= 0)
         return NDM_OK;
-    return ndm_copy(m->context->compute, m->tap + row * width, m->logits,
-                    n * width * (int64_t)sizeof(float), NDM_DEVICE_TO_HOST);
+    return ndm_copy(m->context->compute, ndm_model_at(m, m->tap, row * width), m->logits,
+                    n * width * (int64_t)ndm_dtype_bytes(m->dtype), NDM_DEVICE_TO_HOST);
 }
 
 /* Forward with a tap; what it adds to the sum of losses is dropped. */
-static ndm_status run_tapped(ndm_model *m, const ndm_batch *batch, float *tap)
+static ndm_status run_tapped(ndm_model *m, const ndm_batch *batch, void *tap)
 {
     double loss;
 
@@ -43,7 +43,7 @@ static ndm_status begin(const ndm_model *m, const char *folder, ndm_safetensors_
 }
 
 /* Rows of this rank's tokens, columns of its vocabulary, neither with padding. */
-static ndm_status write_own(const ndm_model *m, const float *tap, ndm_safetensors_writer *writer)
+static ndm_status write_own(const ndm_model *m, const void *tap, ndm_safetensors_writer *writer)
 {
     const ndm_sizes *s = &m->size;
 
@@ -53,17 +53,17 @@ static ndm_status write_own(const ndm_model *m, const float *tap, ndm_safetensor
         if (m->picks[i] < m->options.seq_len)
             NDM_TRY(ndm_safetensors_write_block(writer, "logits", m->picks[i], m->picks[i] + 1,
                                                 s->vocab_first, s->vocab_first + s->vocab_valid,
-                                                tap + i * s->vocab_rows, NDM_F32));
+                                                ndm_model_at(m, tap, i * s->vocab_rows), m->dtype));
     return ndm_safetensors_writer_sync(writer);
 }
 
 static ndm_status plan(const ndm_model *m, const char *file, char **folder,
-                       ndm_safetensors_writer **writer, float **tap)
+                       ndm_safetensors_writer **writer, void **tap)
 {
     ndm_tensor_spec spec = {"logits", NDM_F32, 2, {m->options.seq_len, m->config.vocab}};
     char *stem;
 
-    *tap = malloc((size_t)(m->size.tokens * m->size.vocab_rows) * sizeof **tap);
+    *tap = malloc((size_t)(m->size.tokens * m->size.vocab_rows) * ndm_dtype_bytes(m->dtype));
     if (!*tap)
         NDM_FAIL(NDM_ERR_MEMORY, "no memory for the logits of %lld tokens",
                  (long long)m->size.tokens);
@@ -78,7 +78,7 @@ ndm_status ndm_model_save_logits(ndm_model *model, const ndm_batch *batch, const
     ndm_context *c = model->context;
     ndm_safetensors_writer *writer = NULL;
     char *folder = NULL;
-    float *tap = NULL;
+    void *tap = NULL;
     ndm_status status;
 
     NDM_TRY_OR(status, ndm_context_agree(c, plan(model, file, &folder, &writer, &tap)), done);

@@ -118,8 +118,10 @@ static ndm_status build(ndm_model *m, const char *model_name, const ndm_fsdp_con
     if (m->options.seq_len == 0)
         m->options.seq_len = m->config.max_positions;
     NDM_TRY(create_blocks(m));
-    NDM_TRY(ndm_model_plan(m));
-    return ndm_context_agree(m->context, create_units(m, fsdp ? fsdp : &defaults));
+    if (!fsdp)
+        fsdp = &defaults;
+    NDM_TRY(ndm_model_plan(m, fsdp));
+    return ndm_context_agree(m->context, create_units(m, fsdp));
 }
 
 ndm_status ndm_model_create(ndm_context *context, const char *model_name,

@@ -7,6 +7,7 @@
 #ifndef NDM_MODEL_MODEL_H
 #define NDM_MODEL_MODEL_H
 
+#include "core/dtype.h"
 #include "kernels/kernels.h"
 #include "model/config.h"
 #include "model/memory.h"
@@ -111,25 +112,27 @@ struct ndm_model {
     bool use_first; /* documents: some tokens do not see from 0 */
 
     float *rope_cos, *rope_sin; /* [positions, D/2] */
-    float *
+    ndm_dtype dtype; /* of activations and their gradients; statistics and sums are fp32 */
+    void *
         *slots[NDM_SLOT_COUNT]; /* [layers] places of each slot; the same one where it is shared */
     ndm_model_memory memory;
     bool saved[NDM_SLOT_COUNT]; /* kept per layer; else shared, and made again in the backward */
-    float *x_final, *mean_final, *rstd_final, *h_final; /* [L, C], [L], [L], [N, C] */
-    float *logits;                                      /* [chunk, V] */
-    float *stats, *stats_all;                           /* [chunk, 4], [tp, chunk, 4] */
-    float *branch; /* [N, C] output of a branch, before it joins the stream */
-    float *grad;   /* [L, C] gradient of the stream */
-    float *d_full,
+    void *x_final, *h_final;    /* [L, C], [N, C] */
+    float *mean_final, *rstd_final; /* [L] */
+    void *logits;                   /* [chunk, V] */
+    float *stats, *stats_all;       /* [chunk, 4], [tp, chunk, 4] */
+    void *branch;                   /* [N, C] output of a branch, before it joins the stream */
+    void *grad;                     /* [L, C] gradient of the stream */
+    void *d_full,
         *d_out; /* [N, C] gradient of a gathered input; of a branch's output over all rows */
-    float *d_att, *d_qkv, *d_act; /* [N, HD], [N, (H+2K)D], [N, F] */
-    float *delta;                 /* [B, H, T] */
-    float *workspace;             /* of norm_backward */
-    double *loss;                 /* [1] */
+    void *d_att, *d_qkv, *d_act; /* [N, HD], [N, (H+2K)D], [N, F] */
+    float *delta;                /* [B, H, T] */
+    float *workspace;            /* of norm_backward */
+    double *loss;                /* [1] */
 
-    float *tap; /* NULL, or host, [T/cp, V]: where logits of the first sequence are copied */
+    void *tap; /* NULL, or host, [T/cp, V]: where logits of the first sequence are copied */
 
-    const float *stream; /* the residual stream so far, and whether `branch` must be added to it */
+    const void *stream; /* the residual stream so far, and whether `branch` must be added to it */
     bool pending;
     double grad_scale;
 };
@@ -161,8 +164,14 @@ extern const int ndm_decoder_op_count;
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
+/* Element i of an array of activations. */
+static inline void *ndm_model_at(const ndm_model *model, const void *array, int64_t i)
+{
+    return ndm_dtype_at(array, model->dtype, i);
+}
+
 /* Slot of the run's layer. */
-static inline float *ndm_run_slot(const ndm_run *run, ndm_slot slot)
+static inline void *ndm_run_slot(const ndm_run *run, ndm_slot slot)
 {
     return run->model->slots[slot][run->block->layer];
 }
@@ -223,7 +232,7 @@ NDM_MUST_USE ndm_status ndm_wrap_plan(const ndm_model_config *config, const ndm_
                                       int64_t n_blocks, int64_t *unit_of, int64_t *n_units);
 
 /* plan.c: sizes, slots and buffers. Collective over: world. */
-NDM_MUST_USE ndm_status ndm_model_plan(ndm_model *model);
+NDM_MUST_USE ndm_status ndm_model_plan(ndm_model *model, const ndm_fsdp_config *fsdp);
 void ndm_model_unplan(ndm_model *model);
 
 /* batch.c: whether a batch has so many sequences of tokens that the model can take. */

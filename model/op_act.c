@@ -8,6 +8,7 @@ ndm_status ndm_op_act_forward(const ndm_run *run, const ndm_model_op *op)
     ndm_act_args args = {
         .activation = m->config.activation,
         .gated = m->config.gated,
+        .x_dtype = m->dtype,
         .x = ndm_run_slot(run, op->in),
         .y = ndm_run_slot(run, op->out),
         .n = m->size.padded,
@@ -22,10 +23,11 @@ ndm_status ndm_op_act_forward(const ndm_run *run, const ndm_model_op *op)
 ndm_status ndm_op_act_backward(const ndm_run *run, const ndm_model_op *op)
 {
     const ndm_model *m = run->model;
-    float *x = ndm_run_slot(run, op->in);
+    void *x = ndm_run_slot(run, op->in);
     ndm_act_backward_args args = {
         .activation = m->config.activation,
         .gated = m->config.gated,
+        .x_dtype = m->dtype,
         .x = x,
         .dy = m->d_act,
         .dx = x,

@@ -7,11 +7,12 @@
 
 /* ---- q and k ------------------------------------------------------------------------------ */
 
-static ndm_status rotate(const ndm_run *run, float *qkv, float sign)
+static ndm_status rotate(const ndm_run *run, void *qkv, float sign)
 {
     const ndm_model *m = run->model;
     ndm_rope_args args = {
         .x = qkv,
+        .x_dtype = m->dtype,
         .n = m->size.rows,
         .heads = m->size.heads + m->size.kv_heads, /* q's and k's heads lie side by side */
         .head_dim = m->size.head_dim,
@@ -40,17 +41,18 @@ static void head_ranges(const ndm_model *m, head_range ranges[2])
 /* rstd of head h over all rows: [N]. */
 static float *rstd_of(const ndm_run *run, int64_t h)
 {
-    return ndm_run_slot(run, S_QK_RSTD) + h * run->model->size.padded;
+    return (float *)ndm_run_slot(run, S_QK_RSTD) + h * run->model->size.padded;
 }
 
-static ndm_status norm_heads(const ndm_run *run, head_range range, const float *from, float *to)
+static ndm_status norm_heads(const ndm_run *run, head_range range, const void *from, void *to)
 {
     const ndm_model *m = run->model;
     int64_t d = m->size.head_dim;
 
     for (int64_t h = range.first; h < range.first + range.count; h++) {
         ndm_norm_args args = {
-            .x = from + h * d,
+            .x_dtype = m->dtype,
+            .x = ndm_model_at(m, from, h * d),
             .weight = ndm_block_weight(run->block, range.weight),
             .dtype = run->block->unit->fsdp.param_dtype,
             .eps = (float)m->config.norm_eps,
@@ -58,7 +60,7 @@ static ndm_status norm_heads(const ndm_run *run, head_range range, const float *
             .width = d,
             .x_stride = m->size.qkv_width,
             .y_stride = m->size.qkv_width,
-            .y = to + h * d,
+            .y = ndm_model_at(m, to, h * d),
             .rstd = rstd_of(run, h),
         };
         NDM_TRY(ndm_norm(m->context->compute, &args));
@@ -66,16 +68,16 @@ static ndm_status norm_heads(const ndm_run *run, head_range range, const float *
     return NDM_OK;
 }
 
-static ndm_status norm_heads_backward(const ndm_run *run, head_range range, const float *x,
-                                      float *d)
+static ndm_status norm_heads_backward(const ndm_run *run, head_range range, const void *x, void *d)
 {
     const ndm_model *m = run->model;
     int64_t width = m->size.head_dim;
 
     for (int64_t h = range.first; h < range.first + range.count; h++) {
         ndm_norm_backward_args args = {
-            .x = x + h * width,
-            .dy = d + h * width,
+            .x_dtype = m->dtype,
+            .x = ndm_model_at(m, x, h * width),
+            .dy = ndm_model_at(m, d, h * width),
             .rstd = rstd_of(run, h),
             .weight = ndm_block_weight(run->block, range.weight),
             .dtype = run->block->unit->fsdp.param_dtype,
@@ -84,7 +86,7 @@ static ndm_status norm_heads_backward(const ndm_run *run, head_range range, cons
             .x_stride = m->size.qkv_width,
             .dy_stride = m->size.qkv_width,
             .dx_stride = m->size.qkv_width,
-            .dx = d + h * width,
+            .dx = ndm_model_at(m, d, h * width),
             .dweight = ndm_block_grad(run->block, range.weight),
             .workspace = m->workspace,
         };
@@ -97,8 +99,9 @@ ndm_status ndm_op_qk_forward(const ndm_run *run, const ndm_model_op *op)
 {
     const ndm_model *m = run->model;
     const ndm_sizes *s = &m->size;
-    float *qkv = ndm_run_slot(run, op->in), *normed = ndm_run_slot(run, S_QKV2);
-    int64_t v = s->q_width + s->kv_width, row_bytes = s->qkv_width * (int64_t)sizeof(float);
+    void *qkv = ndm_run_slot(run, op->in), *normed = ndm_run_slot(run, S_QKV2);
+    int64_t v = s->q_width + s->kv_width, element = (int64_t)ndm_dtype_bytes(m->dtype),
+            row_bytes = s->qkv_width * element;
     head_range ranges[2];
 
     if (!m->config.qk_norm)
@@ -107,10 +110,10 @@ ndm_status ndm_op_qk_forward(const ndm_run *run, const ndm_model_op *op)
     for (int i = 0; i < 2; i++)
         NDM_TRY(norm_heads(run, ranges[i], qkv, normed));
     ndm_copy2d_args values = {
-        .src = qkv + v,
-        .dst = normed + v,
+        .src = ndm_model_at(m, qkv, v),
+        .dst = ndm_model_at(m, normed, v),
         .m = s->rows,
-        .row_bytes = s->kv_width * (int64_t)sizeof(float),
+        .row_bytes = s->kv_width * element,
         .src_stride_bytes = row_bytes,
         .dst_stride_bytes = row_bytes,
     };
@@ -138,16 +141,17 @@ static ndm_attention_call attention_call(const ndm_run *run)
 {
     ndm_model *m = run->model;
     const ndm_sizes *s = &m->size;
-    float *qkv = ndm_run_slot(run, m->config.qk_norm ? S_QKV2 : S_QKV);
+    void *qkv = ndm_run_slot(run, m->config.qk_norm ? S_QKV2 : S_QKV);
     int64_t window = ndm_model_config_window(&m->config, run->block->layer);
 
     return (ndm_attention_call){
+        .dtype = m->dtype,
         .q = qkv,
-        .k = qkv + s->q_width,
-        .v = qkv + s->q_width + s->kv_width,
+        .k = ndm_model_at(m, qkv, s->q_width),
+        .v = ndm_model_at(m, qkv, s->q_width + s->kv_width),
         .dq = m->d_qkv,
-        .dk = m->d_qkv + s->q_width,
-        .dv = m->d_qkv + s->q_width + s->kv_width,
+        .dk = ndm_model_at(m, m->d_qkv, s->q_width),
+        .dv = ndm_model_at(m, m->d_qkv, s->q_width + s->kv_width),
         .out = ndm_run_slot(run, S_ATT),
         .lse = ndm_run_slot(run, S_LSE),
         .dout = m->d_att,

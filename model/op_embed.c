@@ -12,9 +12,9 @@ ndm_status ndm_embed_forward(const ndm_run *run)
 {
     ndm_model *m = run->model;
     const ndm_sizes *s = &m->size;
-    float *x0 = m->slots[S_X0][0]; /* the stream of layer 0 */
+    void *x0 = m->slots[S_X0][0]; /* the stream of layer 0 */
     bool split = s->local != s->padded;
-    float *full = split ? m->branch : x0;
+    void *full = split ? m->branch : x0;
     ndm_embedding_args args = {
         .ids = m->ids,
         .table = ndm_block_weight(run->block, W_EMBED),
@@ -27,16 +27,19 @@ ndm_status ndm_embed_forward(const ndm_run *run)
         .first = s->vocab_first,
         .rows = s->vocab_rows,
         .out = full,
+        .out_dtype = m->dtype,
     };
 
     NDM_TRY(ndm_embedding(m->context->compute, &args));
     m->stream = x0;
     m->pending = false;
-    float *mine = full + s->row0 * s->hidden;
-    NDM_TRY(ndm_engine_linear_out(m->context, NDM_FORWARD, mine, full, s->padded, s->hidden));
+    void *mine = ndm_model_at(m, full, s->row0 * s->hidden);
+    NDM_TRY(
+        ndm_engine_linear_out(m->context, NDM_FORWARD, mine, full, s->padded, s->hidden, m->dtype));
     if (!split)
         return NDM_OK;
-    return ndm_copy(m->context->compute, x0, mine, s->local * s->hidden * (int64_t)sizeof(float),
+    return ndm_copy(m->context->compute, x0, mine,
+                    s->local * s->hidden * (int64_t)ndm_dtype_bytes(m->dtype),
                     NDM_DEVICE_TO_DEVICE);
 }
 
@@ -44,11 +47,12 @@ ndm_status ndm_embed_backward(const ndm_run *run)
 {
     ndm_model *m = run->model;
     const ndm_sizes *s = &m->size;
-    float *full = m->d_out ? m->d_out : m->grad;
+    void *full = m->d_out ? m->d_out : m->grad;
     ndm_embedding_backward_args args = {
         .ids = m->grad_ids,
         .positions = m->positions,
         .dout = full,
+        .dout_dtype = m->dtype,
         .scale = m->config.embedding_scale,
         .n = s->padded,
         .width = s->hidden,
@@ -59,6 +63,7 @@ ndm_status ndm_embed_backward(const ndm_run *run)
         .position_rows = m->config.max_positions,
     };
 
-    NDM_TRY(ndm_engine_linear_out(m->context, NDM_BACKWARD, m->grad, full, s->padded, s->hidden));
+    NDM_TRY(ndm_engine_linear_out(m->context, NDM_BACKWARD, m->grad, full, s->padded, s->hidden,
+                                  m->dtype));
     return ndm_embedding_backward(m->context->compute, &args);
 }

@@ -19,8 +19,9 @@ static ndm_status final_norm_forward(const ndm_run *run)
     bool layer_norm = m->config.norm == NDM_NORM_LAYER;
     ndm_norm_args args = {
         .layer_norm = layer_norm,
+        .x_dtype = m->dtype,
         .x = m->stream,
-        .residual = m->branch + m->size.row0 * m->size.hidden,
+        .residual = ndm_model_at(m, m->branch, m->size.row0 * m->size.hidden),
         .sum = m->x_final,
         .weight = ndm_block_weight(run->block, W_NORM_F),
         .bias = ndm_block_weight(run->block, B_NORM_F),
@@ -29,7 +30,7 @@ static ndm_status final_norm_forward(const ndm_run *run)
         .weight_offset = m->config.norm_weight_offset,
         .n = m->size.local,
         .width = m->size.hidden,
-        .y = m->h_final + m->size.row0 * m->size.hidden,
+        .y = ndm_model_at(m, m->h_final, m->size.row0 * m->size.hidden),
         .mean = layer_norm ? m->mean_final : NULL,
         .rstd = m->rstd_final,
     };
@@ -43,8 +44,9 @@ static ndm_status final_norm_backward(const ndm_run *run)
     bool layer_norm = m->config.norm == NDM_NORM_LAYER;
     ndm_norm_backward_args args = {
         .layer_norm = layer_norm,
+        .x_dtype = m->dtype,
         .x = m->x_final,
-        .dy = m->d_full + m->size.row0 * m->size.hidden,
+        .dy = ndm_model_at(m, m->d_full, m->size.row0 * m->size.hidden),
         .mean = layer_norm ? m->mean_final : NULL,
         .rstd = m->rstd_final,
         .weight = ndm_block_weight(run->block, W_NORM_F),
@@ -71,7 +73,9 @@ static ndm_gemm_args table_gemm(const ndm_run *run, int64_t rows)
         .alpha = 1.0f,
         .b = ndm_block_weight(run->block, head_weight(run->block)),
         .ldb = s->hidden,
+        .a_dtype = run->model->dtype,
         .b_dtype = run->block->unit->fsdp.param_dtype,
+        .c_dtype = run->model->dtype,
     };
 }
 
@@ -83,7 +87,7 @@ static ndm_status chunk_logits(const ndm_run *run, int64_t row, int64_t rows)
     args.trans_b = true;
     args.n = m->size.vocab_rows;
     args.k = m->size.hidden;
-    args.a = m->h_final + row * m->size.hidden;
+    args.a = ndm_model_at(m, m->h_final, row * m->size.hidden);
     args.lda = m->size.hidden;
     args.c = m->logits;
     args.ldc = m->size.vocab_rows;
@@ -97,6 +101,7 @@ static ndm_status chunk_loss(const ndm_run *run, int64_t row, int64_t rows, bool
     ndm_stream *stream = m->context->compute;
     ndm_ce_stats_args stats = {
         .logits = m->logits,
+        .x_dtype = m->dtype,
         .targets = m->targets + row,
         .n = rows,
         .width = s->vocab_rows,
@@ -107,6 +112,7 @@ static ndm_status chunk_loss(const ndm_run *run, int64_t row, int64_t rows, bool
     };
     ndm_ce_apply_args apply = {
         .logits = m->logits,
+        .x_dtype = m->dtype,
         .targets = m->targets + row,
         .stats = m->stats,
         .n = rows,
@@ -142,7 +148,9 @@ static ndm_status chunk_backward(const ndm_run *run, int64_t row, int64_t rows)
         .beta = 1.0f,
         .a = m->logits,
         .lda = s->vocab_rows,
-        .b = m->h_final + row * s->hidden,
+        .b = ndm_model_at(m, m->h_final, row * s->hidden),
+        .a_dtype = m->dtype,
+        .b_dtype = m->dtype,
         .ldb = s->hidden,
         .c = ndm_block_grad(run->block, head_weight(run->block)),
         .ldc = s->hidden,
@@ -152,7 +160,7 @@ static ndm_status chunk_backward(const ndm_run *run, int64_t row, int64_t rows)
     input.k = s->vocab_rows;
     input.a = m->logits;
     input.lda = s->vocab_rows;
-    input.c = m->d_full + row * s->hidden;
+    input.c = ndm_model_at(m, m->d_full, row * s->hidden);
     input.ldc = s->hidden;
     NDM_TRY(ndm_gemm(m->context->compute, &input));
     return ndm_gemm(m->context->compute, &weight);
@@ -162,11 +170,11 @@ ndm_status ndm_head_forward(const ndm_run *run, bool grad)
 {
     ndm_model *m = run->model;
     const ndm_sizes *s = &m->size;
-    int64_t offset = s->row0 * s->hidden;
+    int64_t own = s->row0 * s->hidden;
 
     NDM_TRY(final_norm_forward(run));
-    NDM_TRY(ndm_engine_linear_in(m->context, NDM_FORWARD, m->h_final + offset, m->h_final,
-                                 s->padded, s->hidden));
+    NDM_TRY(ndm_engine_linear_in(m->context, NDM_FORWARD, ndm_model_at(m, m->h_final, own),
+                                 m->h_final, s->padded, s->hidden, m->dtype));
     for (int64_t row = 0; row < s->padded; row += s->chunk) {
         int64_t rows = s->padded - row < s->chunk ? s->padded - row : s->chunk;
         NDM_TRY(chunk_logits(run, row, rows));
@@ -177,7 +185,7 @@ ndm_status ndm_head_forward(const ndm_run *run, bool grad)
     }
     if (!grad)
         return NDM_OK;
-    NDM_TRY(ndm_engine_linear_in(m->context, NDM_BACKWARD, m->d_full + offset, m->d_full, s->padded,
-                                 s->hidden));
+    NDM_TRY(ndm_engine_linear_in(m->context, NDM_BACKWARD, ndm_model_at(m, m->d_full, own),
+                                 m->d_full, s->padded, s->hidden, m->dtype));
     return final_norm_backward(run);
 }

@@ -8,7 +8,7 @@
 static ndm_linear linear_of(const ndm_run *run, const ndm_model_op *op)
 {
     const int *param = run->block->param;
-    ndm_linear linear = {.unit = run->block->unit};
+    ndm_linear linear = {.unit = run->block->unit, .dtype = run->model->dtype};
 
     for (int i = 0; i < NDM_LINEAR_MAX; i++)
         if (op->w[i] != W_NONE && ndm_block_has(run->block, op->w[i])) {
@@ -21,7 +21,7 @@ static ndm_linear linear_of(const ndm_run *run, const ndm_model_op *op)
 /* ---- column-parallel: norm output -> features of this rank -------------------------------- */
 
 /* Gradient of a column op's output. Gate and up turn into their gradient in place. */
-static float *grad_of_out(const ndm_run *run, const ndm_model_op *op)
+static void *grad_of_out(const ndm_run *run, const ndm_model_op *op)
 {
     return op->out == S_GU ? ndm_run_slot(run, S_GU) : run->model->d_qkv;
 }
@@ -41,7 +41,7 @@ ndm_status ndm_op_column_backward(const ndm_run *run, const ndm_model_op *op)
     ndm_linear linear = linear_of(run, op);
 
     return ndm_linear_backward(&linear, s->padded, ndm_run_slot(run, op->in), grad_of_out(run, op),
-                               m->d_full, m->d_full + s->row0 * s->hidden);
+                               m->d_full, ndm_model_at(m, m->d_full, s->row0 * s->hidden));
 }
 
 /* ---- row-parallel: features of this rank -> the branch ------------------------------------- */
@@ -53,7 +53,7 @@ ndm_status ndm_op_row_forward(const ndm_run *run, const ndm_model_op *op)
     ndm_linear linear = linear_of(run, op);
 
     NDM_TRY(ndm_linear_forward(&linear, s->padded, ndm_run_slot(run, op->in), m->branch,
-                               m->branch + s->row0 * s->hidden));
+                               ndm_model_at(m, m->branch, s->row0 * s->hidden)));
     m->pending = true;
     return NDM_OK;
 }

@@ -12,13 +12,14 @@ static ndm_weight bias_of(ndm_weight w)
 static void choose_stream(const ndm_run *run, const ndm_model_op *op, ndm_norm_args *args)
 {
     ndm_model *m = run->model;
-    float *kept = ndm_run_slot(run, op->stream);
+    void *kept = ndm_run_slot(run, op->stream);
 
     if (run->again && m->saved[op->stream]) {
         args->x = kept;
     } else {
         args->x = m->stream;
-        args->residual = m->pending ? m->branch + m->size.row0 * m->size.hidden : NULL;
+        args->residual = m->pending ? ndm_model_at(m, m->branch, m->size.row0 * m->size.hidden)
+                                    : NULL;
         args->sum = m->pending ? kept : NULL;
     }
     m->stream = kept;
@@ -31,6 +32,7 @@ ndm_status ndm_op_norm_forward(const ndm_run *run, const ndm_model_op *op)
     bool layer_norm = m->config.norm == NDM_NORM_LAYER;
     ndm_norm_args args = {
         .layer_norm = layer_norm,
+        .x_dtype = m->dtype,
         .weight = ndm_block_weight(run->block, op->w[0]),
         .bias = ndm_block_weight(run->block, bias_of(op->w[0])),
         .dtype = run->block->unit->fsdp.param_dtype,
@@ -38,7 +40,7 @@ ndm_status ndm_op_norm_forward(const ndm_run *run, const ndm_model_op *op)
         .weight_offset = m->config.norm_weight_offset,
         .n = m->size.local,
         .width = m->size.hidden,
-        .y = ndm_run_slot(run, op->out) + m->size.row0 * m->size.hidden,
+        .y = ndm_model_at(m, ndm_run_slot(run, op->out), m->size.row0 * m->size.hidden),
         .mean = layer_norm ? ndm_run_slot(run, op->mean) : NULL,
         .rstd = ndm_run_slot(run, op->rstd),
     };
@@ -46,7 +48,7 @@ ndm_status ndm_op_norm_forward(const ndm_run *run, const ndm_model_op *op)
     choose_stream(run, op, &args);
     NDM_TRY(ndm_norm(m->context->compute, &args));
     return ndm_engine_linear_in(m->context, NDM_FORWARD, args.y, ndm_run_slot(run, op->out),
-                                m->size.padded, m->size.hidden);
+                                m->size.padded, m->size.hidden, m->dtype);
 }
 
 ndm_status ndm_op_norm_backward(const ndm_run *run, const ndm_model_op *op)
@@ -55,9 +57,10 @@ ndm_status ndm_op_norm_backward(const ndm_run *run, const ndm_model_op *op)
     bool layer_norm = m->config.norm == NDM_NORM_LAYER;
     ndm_norm_backward_args args = {
         .layer_norm = layer_norm,
+        .x_dtype = m->dtype,
         .accumulate = true, /* the stream's own gradient flows past the branch */
         .x = ndm_run_slot(run, op->stream),
-        .dy = m->d_full + m->size.row0 * m->size.hidden,
+        .dy = ndm_model_at(m, m->d_full, m->size.row0 * m->size.hidden),
         .mean = layer_norm ? ndm_run_slot(run, op->mean) : NULL,
         .rstd = ndm_run_slot(run, op->rstd),
         .weight = ndm_block_weight(run->block, op->w[0]),

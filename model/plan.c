@@ -33,10 +33,17 @@ static ndm_status check_mesh(const ndm_model *m)
         .sequence_parallel = ndm_context_sequence_parallel(m->context),
         .padded = NDM_PAD_FFN | NDM_PAD_VOCAB | NDM_PAD_TOKENS | NDM_PAD_SEQ,
     };
-    ndm_demands strategies = {
-        c->heads, c->kv_heads,      c->head_dim,        c->hidden,
-        c->ffn,   c->vocab,         m->options.seq_len, m->options.micro_batch,
-        true,     c->sliding_window};
+    ndm_demands strategies = {c->heads,
+                              c->kv_heads,
+                              c->head_dim,
+                              c->hidden,
+                              c->ffn,
+                              c->vocab,
+                              m->options.seq_len,
+                              m->options.micro_batch,
+                              true,
+                              c->sliding_window,
+                              m->dtype};
 
     NDM_TRY(ndm_mesh_check(m->context->mesh, &demands));
     return ndm_engine_check(m->context, &strategies);
@@ -123,6 +130,12 @@ static int64_t slot_numel(const ndm_model *m, ndm_slot slot)
     return round_up(numel[slot], NDM_UNIT_ALIGN);
 }
 
+static bool slot_is_statistic(ndm_slot slot)
+{
+    return slot == S_MEAN1 || slot == S_RSTD1 || slot == S_MEAN2 || slot == S_RSTD2 ||
+           slot == S_QK_RSTD || slot == S_LSE;
+}
+
 static bool slot_saved(ndm_recompute recompute, ndm_slot slot)
 {
     switch (recompute) {
@@ -140,47 +153,53 @@ static ndm_status allocate(ndm_model *m, int64_t bytes, ndm_memory_kind kind, vo
     return ndm_model_memory_take(&m->memory, bytes, kind, pointer);
 }
 
-static ndm_status floats(ndm_model *m, int64_t n, ndm_memory_kind kind, float **pointer)
+static ndm_status floats(ndm_model *m, int64_t n, ndm_memory_kind kind, void *pointer)
 {
     return allocate(m, n * (int64_t)sizeof(float), kind, pointer);
 }
 
-/* Rows that tp gathers: [N, C], one array for the ranks of a node. */
-static ndm_status gathered_rows(ndm_model *m, float **pointer)
+static int64_t activation_bytes(const ndm_model *m, int64_t n)
 {
-    int64_t bytes = m->size.local * m->size.hidden * (int64_t)sizeof(float);
+    return n * (int64_t)ndm_dtype_bytes(m->dtype);
+}
+
+static ndm_status activations(ndm_model *m, int64_t n, void **pointer)
+{
+    return allocate(m, activation_bytes(m, n), NDM_MEMORY_ACTIVATIONS, pointer);
+}
+
+/* Rows that tp gathers: [N, C], one array for the ranks of a node. */
+static ndm_status gathered_rows(ndm_model *m, void **pointer)
+{
+    int64_t bytes = activation_bytes(m, m->size.local * m->size.hidden);
     ndm_comm *tp;
-    void *memory;
 
     if (m->size.local == m->size.padded)
-        return floats(m, m->size.padded * m->size.hidden, NDM_MEMORY_ACTIVATIONS, pointer);
+        return activations(m, m->size.padded * m->size.hidden, pointer);
     NDM_TRY(ndm_context_comm(m->context, NDM_AXIS_TP, &tp));
-    NDM_TRY(ndm_model_memory_take_gathered(&m->memory, tp, bytes, NDM_MEMORY_ACTIVATIONS, &memory));
-    *pointer = memory;
-    return NDM_OK;
+    return ndm_model_memory_take_gathered(&m->memory, tp, bytes, NDM_MEMORY_ACTIVATIONS, pointer);
 }
 
 /* Partial sums of this rank that tp reduces: [N, C], readable by the ranks of a node. */
-static ndm_status partial_rows(ndm_model *m, float **pointer)
+static ndm_status partial_rows(ndm_model *m, void **pointer)
 {
-    int64_t bytes = m->size.padded * m->size.hidden * (int64_t)sizeof(float);
+    int64_t bytes = activation_bytes(m, m->size.padded * m->size.hidden);
     ndm_comm *tp;
-    void *memory;
 
     NDM_TRY(ndm_context_comm(m->context, NDM_AXIS_TP, &tp));
-    NDM_TRY(ndm_model_memory_take_readable(&m->memory, tp, bytes, NDM_MEMORY_ACTIVATIONS, &memory));
-    *pointer = memory;
-    return NDM_OK;
+    return ndm_model_memory_take_readable(&m->memory, tp, bytes, NDM_MEMORY_ACTIVATIONS, pointer);
 }
 
 /* A shared array may be written again only when all ranks have read it. Kept slots are written once
  * a step; those made again in the backward are not safe, since nothing orders a rank's next making
  * behind another's last reading. */
-static ndm_status allocate_slot(ndm_model *m, ndm_slot slot, float **place)
+static ndm_status allocate_slot(ndm_model *m, ndm_slot slot, void **place)
 {
     if ((slot == S_H1 || slot == S_H2) && m->saved[slot])
         return gathered_rows(m, place);
-    return floats(m, slot_numel(m, slot), NDM_MEMORY_ACTIVATIONS, place);
+    if (slot_is_statistic(slot))
+        return floats(m, slot_numel(m, slot), NDM_MEMORY_ACTIVATIONS, place);
+    return activations(m, slot_numel(m, slot), place);
 }
 
 /* What lies in the host's memory. */
@@ -233,21 +252,21 @@ static ndm_status allocate_shared(ndm_model *m)
     int64_t local = s->local * s->hidden;
     int64_t tp = ndm_context_axes_size(m->context, NDM_AXIS_TP);
 
-    NDM_TRY(floats(m, local, kind, &m->x_final));
+    NDM_TRY(activations(m, local, &m->x_final));
     NDM_TRY(floats(m, s->local, kind, &m->mean_final));
     NDM_TRY(floats(m, s->local, kind, &m->rstd_final));
     NDM_TRY(gathered_rows(m, &m->h_final));
-    NDM_TRY(floats(m, s->chunk * s->vocab_rows, kind, &m->logits));
+    NDM_TRY(activations(m, s->chunk * s->vocab_rows, &m->logits));
     NDM_TRY(floats(m, s->chunk * 4, kind, &m->stats));
     NDM_TRY(floats(m, tp > 1 ? tp * s->chunk * 4 : 0, kind, &m->stats_all));
     NDM_TRY(partial_rows(m, &m->branch));
-    NDM_TRY(floats(m, local, kind, &m->grad));
+    NDM_TRY(activations(m, local, &m->grad));
     NDM_TRY(partial_rows(m, &m->d_full));
     if (s->local != s->padded)
         NDM_TRY(gathered_rows(m, &m->d_out));
-    NDM_TRY(floats(m, s->padded * s->q_width, kind, &m->d_att));
-    NDM_TRY(floats(m, s->padded * s->qkv_width, kind, &m->d_qkv));
-    NDM_TRY(floats(m, s->padded * s->ffn, kind, &m->d_act));
+    NDM_TRY(activations(m, s->padded * s->q_width, &m->d_att));
+    NDM_TRY(activations(m, s->padded * s->qkv_width, &m->d_qkv));
+    NDM_TRY(activations(m, s->padded * s->ffn, &m->d_act));
     NDM_TRY(floats(m, s->batch * s->heads * s->tokens, kind, &m->delta));
     return allocate(m, ndm_norm_workspace_bytes(s->hidden), NDM_MEMORY_WORKSPACE, &m->workspace);
 }
@@ -267,10 +286,29 @@ static ndm_status fill_rope(ndm_model *m)
     return m->config.rope == NDM_ROPE_NONE ? NDM_OK : ndm_rope_tables(m, m->options.seq_len);
 }
 
-static ndm_status prepare(ndm_model *m)
+/* A world that counts narrow activations by itself is told of fp32 ones. */
+static ndm_status choose_dtype(ndm_model *m, const ndm_fsdp_config *fsdp)
+{
+    const ndm_device *device = m->context->device;
+    ndm_dtype asked = m->options.activation_dtype;
+    bool automatic = asked == NDM_DTYPE_COUNT;
+
+    m->dtype = NDM_F32;
+    if (automatic && device->ops->computes_bf16)
+        m->dtype = fsdp->param_dtype;
+    if (!automatic && device->activation_bytes == (int)sizeof(float))
+        m->dtype = asked;
+    if (m->dtype != NDM_F32 && m->dtype != NDM_BF16)
+        NDM_FAIL(NDM_ERR_CONFIG, "activations in %s; fp32 and bf16 are known",
+                 ndm_dtype_name(m->dtype));
+    return NDM_OK;
+}
+
+static ndm_status prepare(ndm_model *m, const ndm_fsdp_config *fsdp)
 {
     m->memory.context = m->context;
     NDM_TRY(check_options(m));
+    NDM_TRY(choose_dtype(m, fsdp));
     NDM_TRY(check_mesh(m));
     NDM_TRY(set_sizes(m));
     return allocate_host(m);
@@ -285,9 +323,9 @@ static ndm_status allocate_device(ndm_model *m)
     return m->memory.failed;
 }
 
-ndm_status ndm_model_plan(ndm_model *model)
+ndm_status ndm_model_plan(ndm_model *model, const ndm_fsdp_config *fsdp)
 {
-    NDM_TRY(ndm_context_agree(model->context, prepare(model)));
+    NDM_TRY(ndm_context_agree(model->context, prepare(model, fsdp)));
     NDM_TRY(ndm_context_agree(model->context, allocate_device(model)));
     return ndm_context_agree(model->context, fill_rope(model));
 }

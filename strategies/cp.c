@@ -38,7 +38,7 @@ static int64_t cost(const ndm_cp_method_ops *method, const ndm_cp_sizes *sizes)
 
 static const ndm_cp_method_ops *choose(const ndm_cp_sizes *s)
 {
-    int64_t gathered = s->cp * ndm_cp_pairs_numel(s) * (int64_t)sizeof(float);
+    int64_t gathered = s->cp * ndm_cp_pairs_words(s) * NDM_CP_WORD;
 
     if (ndm_cp_ulysses.fits(s) && cost(&ndm_cp_ulysses, s) < cost(&ndm_cp_all_gather, s))
         return &ndm_cp_ulysses;
@@ -74,6 +74,7 @@ static ndm_cp_sizes sizes_of_model(const ndm_context *context, const ndm_demands
         .heads = d->heads / tp,
         .kv_heads = d->kv_heads > tp ? d->kv_heads / tp : 1,
         .head_dim = d->head_dim,
+        .dtype = d->dtype,
     };
 }
 
@@ -85,6 +86,9 @@ static ndm_status refuse_unfit(const ndm_cp_method_ops *method, const ndm_cp_siz
                  "ring and all_gather take any",
                  method->name, method->rule, (long long)s->cp, (long long)s->heads,
                  (long long)s->kv_heads);
+    if (ndm_dtype_bytes(s->dtype) < NDM_CP_WORD && s->head_dim % 2 != 0)
+        NDM_FAIL(NDM_ERR_CONFIG, "cp: activations in %s need an even head_dim, here %lld",
+                 ndm_dtype_name(s->dtype), (long long)s->head_dim);
     return NDM_OK;
 }
 
@@ -132,8 +136,9 @@ static ndm_status attention(ndm_context *context, ndm_direction direction,
         .call = call,
         .stream = stream,
         .sizes = {ndm_context_axes_size(context, NDM_AXIS_CP), call->batch * call->tokens,
-                  call->heads, call->kv_heads, call->head_dim},
+                  call->heads, call->kv_heads, call->head_dim, call->dtype},
         .pair_width = 2 * call->kv_heads * call->head_dim,
+        .dtype = call->dtype,
     };
     const ndm_cp_method_ops *method = method_of(context, &job.sizes);
 
@@ -147,8 +152,12 @@ static ndm_status attention(ndm_context *context, ndm_direction direction,
 static void describe(const ndm_context *context, const ndm_describe_args *args, ndm_traffic_fn emit,
                      void *user)
 {
-    ndm_cp_sizes sizes = {ndm_context_axes_size(context, NDM_AXIS_CP), args->rows, args->heads,
-                          args->kv_heads, args->head_dim};
+    ndm_cp_sizes sizes = {ndm_context_axes_size(context, NDM_AXIS_CP),
+                          args->rows,
+                          args->heads,
+                          args->kv_heads,
+                          args->head_dim,
+                          args->dtype};
 
     if (args->heads > 0)
         method_of(context, &sizes)->describe(&sizes, emit, user);

@@ -1,15 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the methods of context parallelism share. Blocks that ranks exchange hold fp32 values and
- * int32 places side by side: all of them are elements of 4 bytes. */
+/* What the methods of context parallelism share. Blocks that ranks exchange hold rows of
+ * activations and int32 places side by side: both are counted in words of 4 bytes. Rows of 16-bit
+ * activations are whole words, because head_dim is even. */
 #ifndef NDM_STRATEGIES_CP_H
 #define NDM_STRATEGIES_CP_H
 
+#include "core/dtype.h"
 #include "strategies/internal.h"
 
 /* One attention on this rank, before cp cuts anything: rows = B*T, its own tokens. */
 typedef struct ndm_cp_sizes {
     int64_t cp, rows, heads, kv_heads, head_dim;
+    ndm_dtype dtype; /* of activations */
 } ndm_cp_sizes;
+
+enum { NDM_CP_WORD = 4 };
+
+/* Words of n activations. */
+static inline int64_t ndm_cp_words(ndm_dtype dtype, int64_t n)
+{
+    return n * (int64_t)ndm_dtype_bytes(dtype) / NDM_CP_WORD;
+}
 
 /* An attention that is being done. */
 typedef struct ndm_cp_job {
@@ -19,6 +30,7 @@ typedef struct ndm_cp_job {
     ndm_stream *stream;
     ndm_cp_sizes sizes;
     int64_t pair_width; /* elements of a row of K and V side by side */
+    ndm_dtype dtype;    /* of activations */
 } ndm_cp_job;
 
 typedef struct ndm_cp_method_ops {
@@ -38,14 +50,14 @@ extern const ndm_cp_method_ops ndm_cp_ring, ndm_cp_all_gather, ndm_cp_ulysses;
 struct ndm_cp {
     const ndm_cp_method_ops *method; /* of the model checked last: it decides how batches are cut */
     float *workspace;
-    int64_t workspace_numel;
+    int64_t workspace_words;
     ndm_stream *ring; /* transfers that overlap with kernels */
     ndm_event *ready, *pairs_here, *grads_here;
 };
 
 NDM_MUST_USE ndm_status ndm_cp_state(ndm_context *context, struct ndm_cp **state);
 
-/* A stretch of the workspace: *at is set to n elements. */
+/* A stretch of the workspace: *at is set to n words. */
 typedef struct ndm_cp_piece {
     float **at;
     int64_t n;
@@ -58,18 +70,18 @@ NDM_MUST_USE ndm_status ndm_cp_workspace(const ndm_cp_job *job, const ndm_cp_pie
 
 /* ---- blocks: what one rank sends or receives (strategies/cp_blocks.c) ------------------------ */
 
-/* Copies m rows of n elements; strides in elements. */
+/* Copies m rows of n words; strides in words. */
 NDM_MUST_USE ndm_status ndm_cp_copy(ndm_stream *stream, const void *src, int64_t src_stride,
                                     void *dst, int64_t dst_stride, int64_t m, int64_t n);
 
-/* An array over the tokens of all ranks, [groups, cp * run]. A rank's part, [groups, run], lies in
- * a block behind the parts of the planes before it. */
+/* An array over the tokens of all ranks, [groups, cp * run], in words. A rank's part, [groups,
+ * run], lies in a block behind the parts of the planes before it. */
 typedef struct ndm_cp_plane {
     float *whole;
     int64_t groups, run;
 } ndm_cp_plane;
 
-int64_t ndm_cp_block_numel(const ndm_cp_plane *planes, int64_t n_planes);
+int64_t ndm_cp_block_words(const ndm_cp_plane *planes, int64_t n_planes);
 /* blocks, [cp, block]: from the parts of all ranks to whole arrays, and back. */
 NDM_MUST_USE ndm_status ndm_cp_join(const ndm_cp_job *job, const float *blocks,
                                     const ndm_cp_plane *planes, int64_t n_planes);
@@ -77,20 +89,19 @@ NDM_MUST_USE ndm_status ndm_cp_split(const ndm_cp_job *job, float *blocks,
                                      const ndm_cp_plane *planes, int64_t n_planes);
 
 /* A block of own keys and values: rows [k | v], [B*T, pair_width], then their places, [B*T]. */
-static inline int64_t ndm_cp_pairs_numel(const ndm_cp_sizes *s)
+static inline int64_t ndm_cp_pairs_words(const ndm_cp_sizes *s)
 {
-    return s->rows * (2 * s->kv_heads * s->head_dim + 1);
+    return s->rows * (ndm_cp_words(s->dtype, 2 * s->kv_heads * s->head_dim) + 1);
 }
 NDM_MUST_USE ndm_status ndm_cp_pack_pairs(const ndm_cp_job *job, float *block);
-/* grads, [B*T, pair_width], to the call's dk and dv. */
-NDM_MUST_USE ndm_status ndm_cp_unpack_grads(const ndm_cp_job *job, const float *grads);
+/* grads, [B*T, pair_width] of the call's dtype, to the call's dk and dv. */
+NDM_MUST_USE ndm_status ndm_cp_unpack_grads(const ndm_cp_job *job, const void *grads);
 
 /* The call's own queries against tk keys a sequence: pairs, [B*tk, pair_width], places, [B*tk]. */
-ndm_attention_args ndm_cp_attention(const ndm_cp_job *job, const float *pairs, const float *places,
+ndm_attention_args ndm_cp_attention(const ndm_cp_job *job, const void *pairs, const void *places,
                                     int64_t tk);
-/* Its backward, with dk and dv written to grads, [B*tk, pair_width]. */
-ndm_attention_backward_args ndm_cp_attention_backward(const ndm_cp_job *job, const float *pairs,
-                                                      const float *places, int64_t tk,
-                                                      float *grads);
+/* Its backward, with dk and dv written to grads, [B*tk, pair_width], in the call's dtype. */
+ndm_attention_backward_args ndm_cp_attention_backward(const ndm_cp_job *job, const void *pairs,
+                                                      const void *places, int64_t tk, void *grads);
 
 #endif

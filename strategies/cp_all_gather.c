@@ -8,27 +8,28 @@ typedef struct gathered {
     ndm_cp_plane
         planes[2];      /* pairs and places of the whole batch: [B, cp*T, pair_width], [B, cp*T] */
     ndm_cp_plane grads; /* [B, cp*T, pair_width] */
-    float *blocks;      /* [cp, pairs_numel]; gradients: [cp, B*T, pair_width] */
+    float *blocks;      /* [cp, pairs_words]; gradients: [cp, B*T, pair_width] */
 } gathered;
 
 static ndm_status lay_out(const ndm_cp_job *job, bool backward, gathered *g)
 {
     int64_t cp = job->sizes.cp, b = job->call->batch, t = job->call->tokens;
 
-    g->planes[0] = g->grads = (ndm_cp_plane){NULL, b, t * job->pair_width};
+    g->planes[0] = g->grads = (ndm_cp_plane){NULL, b,
+                                             t * ndm_cp_words(job->dtype, job->pair_width)};
     g->planes[1] = (ndm_cp_plane){NULL, b, t};
-    int64_t wide = cp * ndm_cp_block_numel(&g->grads, 1);
-    ndm_cp_piece pieces[] = {{&g->blocks, cp * ndm_cp_block_numel(g->planes, 2)},
+    int64_t wide = cp * ndm_cp_block_words(&g->grads, 1);
+    ndm_cp_piece pieces[] = {{&g->blocks, cp * ndm_cp_block_words(g->planes, 2)},
                              {&g->planes[0].whole, wide},
                              {&g->planes[1].whole, cp * b * t},
                              {&g->grads.whole, backward ? wide : 0}};
     return ndm_cp_workspace(job, pieces, (int64_t)(sizeof pieces / sizeof pieces[0]));
 }
 
-/* all-gather over cp: (cp-1) * B*T * (pair_width + 1) elements. */
+/* all-gather over cp: (cp-1) * B*T rows of K and V, and a place each. */
 static ndm_status gather(const ndm_cp_job *job, const gathered *g)
 {
-    int64_t n = ndm_cp_block_numel(g->planes, 2);
+    int64_t n = ndm_cp_block_words(g->planes, 2);
     float *own = g->blocks + ndm_comm_index(job->comm) * n;
 
     NDM_TRY(ndm_cp_pack_pairs(job, own));
@@ -50,12 +51,12 @@ static ndm_status forward(const ndm_cp_job *job)
 /* reduce-scatter over cp: (cp-1) * B*T * pair_width elements. */
 static ndm_status scatter_grads(const ndm_cp_job *job, const gathered *g)
 {
-    int64_t n = ndm_cp_block_numel(&g->grads, 1);
-    float *own = g->blocks + ndm_comm_index(job->comm) * n;
+    int64_t words = ndm_cp_block_words(&g->grads, 1), n = job->sizes.rows * job->pair_width;
+    float *own = g->blocks + ndm_comm_index(job->comm) * words;
 
     NDM_TRY(ndm_cp_split(job, g->blocks, &g->grads, 1));
-    NDM_TRY(
-        ndm_reduce_scatter(job->comm, g->blocks, own, n, NDM_F32, NDM_F32, NDM_SUM, job->stream));
+    NDM_TRY(ndm_reduce_scatter(job->comm, g->blocks, own, n, job->dtype, job->dtype, NDM_SUM,
+                               job->stream));
     return ndm_cp_unpack_grads(job, own);
 }
 
@@ -74,20 +75,15 @@ static ndm_status backward(const ndm_cp_job *job)
 
 static void describe(const ndm_cp_sizes *s, ndm_traffic_fn emit, void *user)
 {
-    int64_t pairs = (s->cp - 1) * ndm_cp_pairs_numel(s), grads = pairs - (s->cp - 1) * s->rows;
-    ndm_traffic t = {"cp",
-                     "attention",
-                     NDM_FORWARD,
-                     NDM_ALL_GATHER,
-                     NDM_AXIS_CP,
-                     1,
-                     pairs * (int64_t)sizeof(float)};
+    int64_t pairs = (s->cp - 1) * ndm_cp_pairs_words(s), grads = pairs - (s->cp - 1) * s->rows;
+    ndm_traffic t = {"cp",        "attention", NDM_FORWARD,        NDM_ALL_GATHER,
+                     NDM_AXIS_CP, 1,           pairs * NDM_CP_WORD};
 
     emit(user, &t);
     t.direction = NDM_BACKWARD;
     emit(user, &t);
     t.kind = NDM_REDUCE_SCATTER;
-    t.bytes = grads * (int64_t)sizeof(float);
+    t.bytes = grads * NDM_CP_WORD;
     emit(user, &t);
 }
 

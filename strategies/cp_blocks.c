@@ -3,8 +3,6 @@
  * kernels read. A sequence is contiguous for kernels, and cut over the ranks in blocks. */
 #include "strategies/cp.h"
 
-enum { ELEMENT_BYTES = 4 };
-
 ndm_status ndm_cp_copy(ndm_stream *stream, const void *src, int64_t src_stride, void *dst,
                        int64_t dst_stride, int64_t m, int64_t n)
 {
@@ -12,21 +10,21 @@ ndm_status ndm_cp_copy(ndm_stream *stream, const void *src, int64_t src_stride, 
         .src = src,
         .dst = dst,
         .m = m,
-        .row_bytes = n * ELEMENT_BYTES,
-        .src_stride_bytes = src_stride * ELEMENT_BYTES,
-        .dst_stride_bytes = dst_stride * ELEMENT_BYTES,
+        .row_bytes = n * NDM_CP_WORD,
+        .src_stride_bytes = src_stride * NDM_CP_WORD,
+        .dst_stride_bytes = dst_stride * NDM_CP_WORD,
     };
 
     return ndm_copy2d(stream, &args);
 }
 
-int64_t ndm_cp_block_numel(const ndm_cp_plane *planes, int64_t n_planes)
+int64_t ndm_cp_block_words(const ndm_cp_plane *planes, int64_t n_planes)
 {
-    int64_t numel = 0;
+    int64_t words = 0;
 
     for (int64_t i = 0; i < n_planes; i++)
-        numel += planes[i].groups * planes[i].run;
-    return numel;
+        words += planes[i].groups * planes[i].run;
+    return words;
 }
 
 ndm_status ndm_cp_join(const ndm_cp_job *job, const float *blocks, const ndm_cp_plane *planes,
@@ -58,31 +56,35 @@ ndm_status ndm_cp_split(const ndm_cp_job *job, float *blocks, const ndm_cp_plane
 ndm_status ndm_cp_pack_pairs(const ndm_cp_job *job, float *block)
 {
     const ndm_attention_call *c = job->call;
-    int64_t width = job->pair_width, half = width / 2, rows = job->sizes.rows;
+    int64_t width = ndm_cp_words(job->dtype, job->pair_width), half = width / 2;
+    int64_t stride = ndm_cp_words(job->dtype, c->qkv_stride), rows = job->sizes.rows;
 
-    NDM_TRY(ndm_cp_copy(job->stream, c->k, c->qkv_stride, block, width, rows, half));
-    NDM_TRY(ndm_cp_copy(job->stream, c->v, c->qkv_stride, block + half, width, rows, half));
+    NDM_TRY(ndm_cp_copy(job->stream, c->k, stride, block, width, rows, half));
+    NDM_TRY(ndm_cp_copy(job->stream, c->v, stride, block + half, width, rows, half));
     return ndm_cp_copy(job->stream, c->index, rows, block + rows * width, rows, 1, rows);
 }
 
-ndm_status ndm_cp_unpack_grads(const ndm_cp_job *job, const float *grads)
+ndm_status ndm_cp_unpack_grads(const ndm_cp_job *job, const void *grads)
 {
     const ndm_attention_call *c = job->call;
-    int64_t width = job->pair_width, half = width / 2, rows = job->sizes.rows;
+    int64_t width = ndm_cp_words(job->dtype, job->pair_width), half = width / 2;
+    int64_t stride = ndm_cp_words(job->dtype, c->dqkv_stride), rows = job->sizes.rows;
 
-    NDM_TRY(ndm_cp_copy(job->stream, grads, width, c->dk, c->dqkv_stride, rows, half));
-    return ndm_cp_copy(job->stream, grads + half, width, c->dv, c->dqkv_stride, rows, half);
+    NDM_TRY(ndm_cp_copy(job->stream, grads, width, c->dk, stride, rows, half));
+    return ndm_cp_copy(job->stream, (const float *)grads + half, width, c->dv, stride, rows, half);
 }
 
-ndm_attention_args ndm_cp_attention(const ndm_cp_job *job, const float *pairs, const float *places,
+ndm_attention_args ndm_cp_attention(const ndm_cp_job *job, const void *pairs, const void *places,
                                     int64_t tk)
 {
     const ndm_attention_call *c = job->call;
 
     return (ndm_attention_args){
+        .x_dtype = job->dtype,
+        .out_dtype = job->dtype,
         .q = c->q,
         .k = pairs,
-        .v = pairs + job->pair_width / 2,
+        .v = ndm_dtype_at(pairs, job->dtype, job->pair_width / 2),
         .q_stride = c->qkv_stride,
         .k_stride = job->pair_width,
         .v_stride = job->pair_width,
@@ -95,7 +97,7 @@ ndm_attention_args ndm_cp_attention(const ndm_cp_job *job, const float *pairs, c
         .scale = c->scale,
         .causal = true,
         .q_index = c->index,
-        .k_index = (const int32_t *)(const void *)places,
+        .k_index = places,
         .q_first = c->first,
         .out = c->out,
         .out_stride = c->out_stride,
@@ -103,8 +105,8 @@ ndm_attention_args ndm_cp_attention(const ndm_cp_job *job, const float *pairs, c
     };
 }
 
-ndm_attention_backward_args ndm_cp_attention_backward(const ndm_cp_job *job, const float *pairs,
-                                                      const float *places, int64_t tk, float *grads)
+ndm_attention_backward_args ndm_cp_attention_backward(const ndm_cp_job *job, const void *pairs,
+                                                      const void *places, int64_t tk, void *grads)
 {
     const ndm_attention_call *c = job->call;
 
@@ -114,9 +116,10 @@ ndm_attention_backward_args ndm_cp_attention_backward(const ndm_cp_job *job, con
         .dout_stride = c->dout_stride,
         .make_delta = true,
         .delta = c->delta,
+        .d_dtype = job->dtype,
         .dq = c->dq,
         .dk = grads,
-        .dv = grads + job->pair_width / 2,
+        .dv = ndm_dtype_at(grads, job->dtype, job->pair_width / 2),
         .dq_stride = c->dqkv_stride,
         .dk_stride = job->pair_width,
         .dv_stride = job->pair_width,

@@ -51,7 +51,7 @@ static int64_t whole_lines(int64_t n)
     return (n + NDM_UNIT_ALIGN - 1) / NDM_UNIT_ALIGN * NDM_UNIT_ALIGN;
 }
 
-static ndm_status grow(const ndm_cp_job *job, struct ndm_cp *cp, int64_t numel)
+static ndm_status grow(const ndm_cp_job *job, struct ndm_cp *cp, int64_t words)
 {
     void *memory;
 
@@ -59,28 +59,28 @@ static ndm_status grow(const ndm_cp_job *job, struct ndm_cp *cp, int64_t numel)
     NDM_TRY(ndm_stream_synchronize(cp->ring));
     ndm_device_free(job->context->device, cp->workspace);
     cp->workspace = NULL;
-    cp->workspace_numel = 0;
-    NDM_TRY(ndm_device_alloc(job->context->device, numel * (int64_t)sizeof(float),
-                             NDM_MEMORY_WORKSPACE, &memory));
+    cp->workspace_words = 0;
+    NDM_TRY(
+        ndm_device_alloc(job->context->device, words * NDM_CP_WORD, NDM_MEMORY_WORKSPACE, &memory));
     cp->workspace = memory;
-    cp->workspace_numel = numel;
+    cp->workspace_words = words;
     return NDM_OK;
 }
 
 ndm_status ndm_cp_workspace(const ndm_cp_job *job, const ndm_cp_piece *pieces, int64_t n_pieces)
 {
     struct ndm_cp *cp;
-    int64_t numel = 0;
+    int64_t words = 0;
 
     NDM_TRY(ndm_cp_state(job->context, &cp));
     for (int64_t i = 0; i < n_pieces; i++)
-        numel += whole_lines(pieces[i].n);
-    if (numel > cp->workspace_numel)
-        NDM_TRY(grow(job, cp, numel));
-    numel = 0;
+        words += whole_lines(pieces[i].n);
+    if (words > cp->workspace_words)
+        NDM_TRY(grow(job, cp, words));
+    words = 0;
     for (int64_t i = 0; i < n_pieces; i++) {
-        *pieces[i].at = cp->workspace + numel;
-        numel += whole_lines(pieces[i].n);
+        *pieces[i].at = cp->workspace + words;
+        words += whole_lines(pieces[i].n);
     }
     return NDM_OK;
 }

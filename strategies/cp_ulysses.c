@@ -13,6 +13,7 @@ typedef struct ulysses {
     int64_t heads, kv_heads;     /* of this rank between the exchanges */
     int64_t sharers;             /* ranks that a key-value head goes to */
     int64_t width, pair_width;   /* elements of a row of q, and of k and v, between the exchanges */
+    int64_t words, pair_words;   /* of these rows */
     ndm_cp_plane in[6], back[2]; /* what comes, and what goes back */
     int64_t n_in, n_back;
     float *send, *recv; /* [cp, block] */
@@ -29,14 +30,16 @@ static ulysses shape(const ndm_cp_sizes *s)
     u.sharers = u.kv_heads * s->cp / s->kv_heads;
     u.width = u.heads * s->head_dim;
     u.pair_width = 2 * u.kv_heads * s->head_dim;
+    u.words = ndm_cp_words(s->dtype, u.width);
+    u.pair_words = ndm_cp_words(s->dtype, u.pair_width);
     return u;
 }
 
 /* The arrays that are exchanged, for b sequences of t own tokens. */
 static void set_planes(ulysses *u, int64_t b, int64_t t, bool backward)
 {
-    u->in[Q] = u->in[DOUT] = u->back[0] = (ndm_cp_plane){NULL, b, t * u->width};
-    u->in[PAIRS] = u->back[1] = (ndm_cp_plane){NULL, b, t * u->pair_width};
+    u->in[Q] = u->in[DOUT] = u->back[0] = (ndm_cp_plane){NULL, b, t * u->words};
+    u->in[PAIRS] = u->back[1] = (ndm_cp_plane){NULL, b, t * u->pair_words};
     u->in[PLACES] = u->in[FIRSTS] = (ndm_cp_plane){NULL, b, t};
     u->in[DELTA] = (ndm_cp_plane){NULL, b * u->heads, t};
     u->n_in = backward ? 6 : 4;
@@ -51,28 +54,38 @@ static ndm_status init(const ndm_cp_job *job, bool backward, ulysses *u)
     *u = shape(&job->sizes);
     u->job = job;
     set_planes(u, job->call->batch, job->call->tokens, backward);
-    int64_t block = ndm_cp_block_numel(u->in, u->n_in); /* going back takes less */
+    int64_t block = ndm_cp_block_words(u->in, u->n_in); /* going back takes less */
     pieces[0] = (ndm_cp_piece){&u->send, cp * block};
     pieces[1] = (ndm_cp_piece){&u->recv, cp * block};
     for (int64_t i = 0; i < u->n_in; i++)
-        pieces[n++] = (ndm_cp_piece){&u->in[i].whole, cp * ndm_cp_block_numel(&u->in[i], 1)};
+        pieces[n++] = (ndm_cp_piece){&u->in[i].whole, cp * ndm_cp_block_words(&u->in[i], 1)};
     for (int64_t i = 0; i < u->n_back; i++)
-        pieces[n++] = (ndm_cp_piece){&u->back[i].whole, cp * ndm_cp_block_numel(&u->back[i], 1)};
+        pieces[n++] = (ndm_cp_piece){&u->back[i].whole, cp * ndm_cp_block_words(&u->back[i], 1)};
     return ndm_cp_workspace(job, pieces, n);
 }
 
 /* ---- there ----------------------------------------------------------------------------------- */
 
+/* Rows of the query heads of member `to`. */
+static ndm_status pack_heads(const ulysses *u, int64_t to, const void *rows, int64_t stride,
+                             float *at)
+{
+    ndm_dtype dtype = u->job->dtype;
+
+    return ndm_cp_copy(u->job->stream, ndm_dtype_at(rows, dtype, to * u->width),
+                       ndm_cp_words(dtype, stride), at, u->words, u->job->sizes.rows, u->words);
+}
+
 /* k and v rows of the key-value heads that member `to` needs. */
 static ndm_status pack_pairs(const ulysses *u, int64_t to, float *at)
 {
     const ndm_attention_call *c = u->job->call;
-    int64_t half = u->pair_width / 2, column = to / u->sharers * half, rows = u->job->sizes.rows;
+    int64_t column = to / u->sharers * (u->pair_width / 2), half = u->pair_words / 2;
+    int64_t stride = ndm_cp_words(c->dtype, c->qkv_stride), rows = u->job->sizes.rows;
+    const void *k = ndm_dtype_at(c->k, c->dtype, column), *v = ndm_dtype_at(c->v, c->dtype, column);
 
-    NDM_TRY(
-        ndm_cp_copy(u->job->stream, c->k + column, c->qkv_stride, at, u->pair_width, rows, half));
-    return ndm_cp_copy(u->job->stream, c->v + column, c->qkv_stride, at + half, u->pair_width, rows,
-                       half);
+    NDM_TRY(ndm_cp_copy(u->job->stream, k, stride, at, u->pair_words, rows, half));
+    return ndm_cp_copy(u->job->stream, v, stride, at + half, u->pair_words, rows, half);
 }
 
 static ndm_status pack_places(const ulysses *u, const int32_t *places, float *at)
@@ -90,10 +103,9 @@ static ndm_status pack_grads(const ulysses *u, int64_t to, float *at)
     const ndm_attention_call *c = u->job->call;
     int64_t rows = u->job->sizes.rows, n = u->heads * c->tokens;
 
-    NDM_TRY(ndm_cp_copy(u->job->stream, c->dout + to * u->width, c->dout_stride, at, u->width, rows,
-                        u->width));
+    NDM_TRY(pack_heads(u, to, c->dout, c->dout_stride, at));
     return ndm_cp_copy(u->job->stream, c->delta + to * n, c->heads * c->tokens,
-                       at + rows * u->width, n, c->batch, n);
+                       at + rows * u->words, n, c->batch, n);
 }
 
 static ndm_status pack(const ulysses *u, int64_t to, float *at)
@@ -101,11 +113,10 @@ static ndm_status pack(const ulysses *u, int64_t to, float *at)
     const ndm_attention_call *c = u->job->call;
     int64_t rows = u->job->sizes.rows;
 
-    NDM_TRY(ndm_cp_copy(u->job->stream, c->q + to * u->width, c->qkv_stride, at, u->width, rows,
-                        u->width));
-    at += rows * u->width;
+    NDM_TRY(pack_heads(u, to, c->q, c->qkv_stride, at));
+    at += rows * u->words;
     NDM_TRY(pack_pairs(u, to, at));
-    at += rows * u->pair_width;
+    at += rows * u->pair_words;
     NDM_TRY(pack_places(u, c->index, at));
     NDM_TRY(pack_places(u, c->first, at + rows));
     return u->n_in > DOUT ? pack_grads(u, to, at + 2 * rows) : NDM_OK;
@@ -114,7 +125,7 @@ static ndm_status pack(const ulysses *u, int64_t to, float *at)
 /* all-to-all over cp: (cp-1) blocks of B*T rows. */
 static ndm_status fetch(const ulysses *u)
 {
-    int64_t block = ndm_cp_block_numel(u->in, u->n_in);
+    int64_t block = ndm_cp_block_words(u->in, u->n_in);
 
     for (int64_t to = 0; to < u->job->sizes.cp; to++)
         NDM_TRY(pack(u, to, u->send + to * block));
@@ -130,9 +141,11 @@ static ndm_attention_args attention_args(const ulysses *u)
     int64_t tokens = u->job->sizes.cp * c->tokens;
 
     return (ndm_attention_args){
+        .x_dtype = c->dtype,
+        .out_dtype = c->dtype,
         .q = u->in[Q].whole,
         .k = u->in[PAIRS].whole,
-        .v = u->in[PAIRS].whole + u->pair_width / 2,
+        .v = ndm_dtype_at(u->in[PAIRS].whole, c->dtype, u->pair_width / 2),
         .q_stride = u->width,
         .k_stride = u->pair_width,
         .v_stride = u->pair_width,
@@ -160,9 +173,10 @@ static ndm_status attend_backward(const ulysses *u)
         .dout = u->in[DOUT].whole,
         .dout_stride = u->width,
         .delta = u->in[DELTA].whole,
+        .d_dtype = u->job->dtype,
         .dq = u->back[0].whole,
         .dk = u->back[1].whole,
-        .dv = u->back[1].whole + u->pair_width / 2,
+        .dv = ndm_dtype_at(u->back[1].whole, u->job->dtype, u->pair_width / 2),
         .dq_stride = u->width,
         .dk_stride = u->pair_width,
         .dv_stride = u->pair_width,
@@ -189,38 +203,44 @@ static ndm_status make_delta(const ndm_cp_job *job)
 /* all-to-all over cp: (cp-1) blocks of B*T rows. */
 static ndm_status send_back(const ulysses *u)
 {
-    int64_t block = ndm_cp_block_numel(u->back, u->n_back);
+    int64_t block = ndm_cp_block_words(u->back, u->n_back);
 
     NDM_TRY(ndm_cp_split(u->job, u->send, u->back, u->n_back));
     return ndm_all_to_all(u->job->comm, u->send, u->recv, block, NDM_F32, u->job->stream);
 }
 
 /* The heads of member `from`, of own tokens: to is out or dq. */
-static ndm_status unpack_heads(const ulysses *u, int64_t from, float *to, int64_t stride)
+static ndm_status unpack_heads(const ulysses *u, int64_t from, void *to, int64_t stride)
 {
-    const float *at = u->recv + from * ndm_cp_block_numel(u->back, u->n_back);
+    const float *at = u->recv + from * ndm_cp_block_words(u->back, u->n_back);
 
-    return ndm_cp_copy(u->job->stream, at, u->width, to + from * u->width, stride,
-                       u->job->sizes.rows, u->width);
+    ndm_dtype dtype = u->job->dtype;
+
+    return ndm_cp_copy(u->job->stream, at, u->words, ndm_dtype_at(to, dtype, from * u->width),
+                       ndm_cp_words(dtype, stride), u->job->sizes.rows, u->words);
 }
 
 /* Gradients of the key-value heads that members from .. from + sharers - 1 used. */
 static ndm_status unpack_pairs(const ulysses *u, int64_t from)
 {
     const ndm_attention_call *c = u->job->call;
-    int64_t rows = u->job->sizes.rows, half = u->pair_width / 2, column = from / u->sharers * half,
-            block = ndm_cp_block_numel(u->back, u->n_back);
-    float *at = u->recv + from * block + rows * u->width;
+    int64_t column = from / u->sharers * (u->pair_width / 2), half = u->pair_words / 2;
+    int64_t stride = ndm_cp_words(c->dtype, c->dqkv_stride), rows = u->job->sizes.rows,
+            block = ndm_cp_block_words(u->back, u->n_back);
+    float *at = u->recv + from * block + rows * u->words;
+    void *dk = ndm_dtype_at(c->dk, c->dtype, column), *dv = ndm_dtype_at(c->dv, c->dtype, column);
 
     for (int64_t i = 1; i < u->sharers; i++) {
-        ndm_add_args args = {
-            .y = at, .x = at + i * block, .factor = 1.0f, .n = rows * u->pair_width};
+        ndm_add_args args = {.y = at,
+                             .x = at + i * block,
+                             .y_dtype = c->dtype,
+                             .x_dtype = c->dtype,
+                             .factor = 1.0f,
+                             .n = rows * u->pair_width};
         NDM_TRY(ndm_add(u->job->stream, &args));
     }
-    NDM_TRY(
-        ndm_cp_copy(u->job->stream, at, u->pair_width, c->dk + column, c->dqkv_stride, rows, half));
-    return ndm_cp_copy(u->job->stream, at + half, u->pair_width, c->dv + column, c->dqkv_stride,
-                       rows, half);
+    NDM_TRY(ndm_cp_copy(u->job->stream, at, u->pair_words, dk, stride, rows, half));
+    return ndm_cp_copy(u->job->stream, at + half, u->pair_words, dv, stride, rows, half);
 }
 
 static ndm_status forward(const ndm_cp_job *job)
@@ -263,9 +283,9 @@ static void describe(const ndm_cp_sizes *s, ndm_traffic_fn emit, void *user)
     for (int d = NDM_FORWARD; d <= NDM_BACKWARD; d++) {
         ulysses u = shape(s);
         set_planes(&u, 1, s->rows, d == NDM_BACKWARD);
-        int64_t numel = ndm_cp_block_numel(u.in, u.n_in) + ndm_cp_block_numel(u.back, u.n_back);
+        int64_t words = ndm_cp_block_words(u.in, u.n_in) + ndm_cp_block_words(u.back, u.n_back);
         emit(user, &(ndm_traffic){"cp", "attention", (ndm_direction)d, NDM_ALL_TO_ALL, NDM_AXIS_CP,
-                                  2, (s->cp - 1) * numel * (int64_t)sizeof(float)});
+                                  2, (s->cp - 1) * words * NDM_CP_WORD});
     }
 }
 

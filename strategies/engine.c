@@ -38,17 +38,17 @@ ndm_status ndm_engine_batch(ndm_context *context, int32_t *picks, int64_t *n)
     return NDM_OK;
 }
 
-ndm_status ndm_engine_linear_in(ndm_context *context, ndm_direction direction, float *x,
-                                float *full, int64_t rows, int64_t width)
+ndm_status ndm_engine_linear_in(ndm_context *context, ndm_direction direction, void *x, void *full,
+                                int64_t rows, int64_t width, ndm_dtype dtype)
 {
-    WALK(context, linear_in, context, direction, x, full, rows, width, context->compute);
+    WALK(context, linear_in, context, direction, x, full, rows, width, dtype, context->compute);
     return NDM_OK;
 }
 
-ndm_status ndm_engine_linear_out(ndm_context *context, ndm_direction direction, float *x,
-                                 float *full, int64_t rows, int64_t width)
+ndm_status ndm_engine_linear_out(ndm_context *context, ndm_direction direction, void *x, void *full,
+                                 int64_t rows, int64_t width, ndm_dtype dtype)
 {
-    WALK(context, linear_out, context, direction, x, full, rows, width, context->compute);
+    WALK(context, linear_out, context, direction, x, full, rows, width, dtype, context->compute);
     return NDM_OK;
 }
 
@@ -63,6 +63,8 @@ static ndm_status attention_whole(ndm_context *context, ndm_direction direction,
                                   const ndm_attention_call *call)
 {
     ndm_attention_args forward = {
+        .x_dtype = call->dtype,
+        .out_dtype = call->dtype,
         .q = call->q,
         .k = call->k,
         .v = call->v,
@@ -90,6 +92,7 @@ static ndm_status attention_whole(ndm_context *context, ndm_direction direction,
                                                         .dout_stride = call->dout_stride,
                                                         .make_delta = true,
                                                         .delta = call->delta,
+                                                        .d_dtype = call->dtype,
                                                         .dq = call->dq,
                                                         .dk = call->dk,
                                                         .dv = call->dv,

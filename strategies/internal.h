@@ -245,10 +245,12 @@ NDM_MUST_USE ndm_status ndm_engine_check(ndm_context *context, const ndm_demands
 NDM_MUST_USE ndm_status ndm_engine_batch(ndm_context *context, int32_t *picks, int64_t *n);
 /* The collective around a split GEMM; without one, x and full are the same array and nothing
  * happens. */
-NDM_MUST_USE ndm_status ndm_engine_linear_in(ndm_context *context, ndm_direction direction,
-                                             float *x, float *full, int64_t rows, int64_t width);
+NDM_MUST_USE ndm_status ndm_engine_linear_in(ndm_context *context, ndm_direction direction, void *x,
+                                             void *full, int64_t rows, int64_t width,
+                                             ndm_dtype dtype);
 NDM_MUST_USE ndm_status ndm_engine_linear_out(ndm_context *context, ndm_direction direction,
-                                              float *x, float *full, int64_t rows, int64_t width);
+                                              void *x, void *full, int64_t rows, int64_t width,
+                                              ndm_dtype dtype);
 /* Merges the softmax statistics of vocabulary slices, in place; all: room for every slice's. */
 NDM_MUST_USE ndm_status ndm_engine_loss_stats(ndm_context *context, float *stats, float *all,
                                               int64_t rows);

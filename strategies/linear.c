@@ -7,6 +7,7 @@
  * Matrices that lie side by side in the unit are one GEMM; their outputs lie side by side in a row
  * of y either way. */
 #include "strategies/linear.h"
+#include "core/dtype.h"
 
 static const ndm_param *param_of(const ndm_linear *l, int i)
 {
@@ -69,7 +70,7 @@ static bool rows_are_split(const ndm_linear *l)
     return role_of(l) != NDM_ROLE_REPLICATED && ndm_context_sequence_parallel(l->unit->context);
 }
 
-static ndm_status check_split(const ndm_linear *l, int64_t rows, const float *all)
+static ndm_status check_split(const ndm_linear *l, int64_t rows, const void *all)
 {
     int64_t first, count;
 
@@ -167,7 +168,7 @@ static bool adds_bias(const ndm_linear *l)
     return role_of(l) != NDM_ROLE_ROW || ndm_context_coord(l->unit->context, NDM_TP) == 0;
 }
 
-ndm_status ndm_linear_multiply(const ndm_linear *l, int64_t rows, const float *x, float *y)
+ndm_status ndm_linear_multiply(const ndm_linear *l, int64_t rows, const void *x, void *y)
 {
     int64_t in = ndm_linear_in(l), out = ndm_linear_out(l);
     piece pieces[NDM_LINEAR_MAX];
@@ -187,15 +188,17 @@ ndm_status ndm_linear_multiply(const ndm_linear *l, int64_t rows, const float *x
             .ldb = p->transposed ? p->width : in,
             .b_dtype = l->unit->fsdp.param_dtype,
             .bias = p->b >= 0 && adds_bias(l) ? ndm_unit_weight(l->unit, p->b) : NULL,
-            .c = y + p->column,
+            .c = ndm_dtype_at(y, l->dtype, p->column),
             .ldc = out,
+            .a_dtype = l->dtype,
+            .c_dtype = l->dtype,
         };
         NDM_TRY(ndm_gemm(l->unit->context->compute, &args));
     }
     return NDM_OK;
 }
 
-static ndm_status grad_input(const ndm_linear *l, int64_t rows, const float *dy, float *dx)
+static ndm_status grad_input(const ndm_linear *l, int64_t rows, const void *dy, void *dx)
 {
     int64_t in = ndm_linear_in(l), out = ndm_linear_out(l);
     piece pieces[NDM_LINEAR_MAX];
@@ -210,12 +213,14 @@ static ndm_status grad_input(const ndm_linear *l, int64_t rows, const float *dy,
             .k = p->width,
             .alpha = 1.0f,
             .beta = i > 0 ? 1.0f : 0.0f,
-            .a = dy + p->column,
+            .a = ndm_dtype_at(dy, l->dtype, p->column),
             .lda = out,
+            .a_dtype = l->dtype,
             .b = ndm_unit_weight(l->unit, p->w),
             .ldb = p->transposed ? p->width : in,
             .b_dtype = l->unit->fsdp.param_dtype,
             .c = dx,
+            .c_dtype = l->dtype,
             .ldc = in,
         };
         NDM_TRY(ndm_gemm(l->unit->context->compute, &args));
@@ -224,7 +229,7 @@ static ndm_status grad_input(const ndm_linear *l, int64_t rows, const float *dy,
 }
 
 /* dW += dy^T x as [out, in], or x^T dy as [in, out]. */
-static ndm_status grad_weight(const ndm_linear *l, int64_t rows, const float *x, const float *dy)
+static ndm_status grad_weight(const ndm_linear *l, int64_t rows, const void *x, const void *dy)
 {
     int64_t in = ndm_linear_in(l), out = ndm_linear_out(l);
     piece pieces[NDM_LINEAR_MAX];
@@ -232,6 +237,7 @@ static ndm_status grad_weight(const ndm_linear *l, int64_t rows, const float *x,
 
     for (int i = 0; i < n; i++) {
         const piece *p = &pieces[i];
+        const void *part = ndm_dtype_at(dy, l->dtype, p->column);
         ndm_gemm_args args = {
             .trans_a = true,
             .m = p->transposed ? in : p->width,
@@ -239,10 +245,12 @@ static ndm_status grad_weight(const ndm_linear *l, int64_t rows, const float *x,
             .k = rows,
             .alpha = 1.0f,
             .beta = 1.0f,
-            .a = p->transposed ? x : dy + p->column,
+            .a = p->transposed ? x : part,
             .lda = p->transposed ? in : out,
-            .b = p->transposed ? dy + p->column : x,
+            .b = p->transposed ? part : x,
             .ldb = p->transposed ? out : in,
+            .a_dtype = l->dtype,
+            .b_dtype = l->dtype,
             .c = ndm_unit_grad(l->unit, p->w),
             .ldc = p->transposed ? p->width : in,
         };
@@ -253,7 +261,7 @@ static ndm_status grad_weight(const ndm_linear *l, int64_t rows, const float *x,
 
 /* Sums of dy's columns. A row-parallel bias belongs to all tp ranks: each sums the rows it owns,
  * and with sequence parallelism the unit's reduction adds these up. */
-static ndm_status grad_bias(const ndm_linear *l, int64_t rows, const float *dy)
+static ndm_status grad_bias(const ndm_linear *l, int64_t rows, const void *dy)
 {
     int64_t out = ndm_linear_out(l);
     piece pieces[NDM_LINEAR_MAX];
@@ -263,7 +271,8 @@ static ndm_status grad_bias(const ndm_linear *l, int64_t rows, const float *dy)
         const piece *p = &pieces[i];
         if (p->b < 0)
             continue;
-        ndm_colsum_args args = {.x = dy + p->column,
+        ndm_colsum_args args = {.x = ndm_dtype_at(dy, l->dtype, p->column),
+                                .x_dtype = l->dtype,
                                 .out = ndm_unit_grad(l->unit, p->b),
                                 .m = rows,
                                 .n = p->width,
@@ -275,8 +284,8 @@ static ndm_status grad_bias(const ndm_linear *l, int64_t rows, const float *dy)
 
 /* ---- with their collectives --------------------------------------------------------------- */
 
-ndm_status ndm_linear_forward(const ndm_linear *linear, int64_t rows, const float *x, float *all,
-                              float *y)
+ndm_status ndm_linear_forward(const ndm_linear *linear, int64_t rows, const void *x, void *all,
+                              void *y)
 {
     ndm_context *c = linear->unit->context;
 
@@ -286,50 +295,52 @@ ndm_status ndm_linear_forward(const ndm_linear *linear, int64_t rows, const floa
         NDM_FAIL(NDM_ERR_USAGE, "linear: x and y must not be NULL");
     bool split = rows_are_split(linear);
     if (role_of(linear) == NDM_ROLE_COLUMN) {
-        float *own = (float *)x, *whole = split ? all : own; /* own rows are read only */
-        NDM_TRY(ndm_engine_linear_in(c, NDM_FORWARD, own, whole, rows, ndm_linear_in(linear)));
+        void *own = (void *)x, *whole = split ? all : own; /* own rows are read only */
+        NDM_TRY(ndm_engine_linear_in(c, NDM_FORWARD, own, whole, rows, ndm_linear_in(linear),
+                                     linear->dtype));
         return ndm_linear_multiply(linear, rows, whole, y);
     }
-    float *whole = split ? all : y;
+    void *whole = split ? all : y;
     NDM_TRY(ndm_linear_multiply(linear, rows, x, whole));
     if (role_of(linear) == NDM_ROLE_REPLICATED)
         return NDM_OK;
-    return ndm_engine_linear_out(c, NDM_FORWARD, y, whole, rows, ndm_linear_out(linear));
+    return ndm_engine_linear_out(c, NDM_FORWARD, y, whole, rows, ndm_linear_out(linear),
+                                 linear->dtype);
 }
 
 /* Partial sums of dx for all rows -> dx of own rows. */
-static ndm_status column_backward(const ndm_linear *l, int64_t rows, const float *x,
-                                  const float *dy, float *all, float *dx)
+static ndm_status column_backward(const ndm_linear *l, int64_t rows, const void *x, const void *dy,
+                                  void *all, void *dx)
 {
-    float *whole = rows_are_split(l) ? all : dx;
+    void *whole = rows_are_split(l) ? all : dx;
 
     if (dx) {
         NDM_TRY(grad_input(l, rows, dy, whole));
         NDM_TRY(ndm_engine_linear_in(l->unit->context, NDM_BACKWARD, dx, whole, rows,
-                                     ndm_linear_in(l)));
+                                     ndm_linear_in(l), l->dtype));
     }
     NDM_TRY(grad_weight(l, rows, x, dy));
     return grad_bias(l, rows, dy);
 }
 
 /* dy of own rows -> dy of all rows. */
-static ndm_status row_backward(const ndm_linear *l, int64_t rows, const float *x, const float *dy,
-                               float *all, float *dx)
+static ndm_status row_backward(const ndm_linear *l, int64_t rows, const void *x, const void *dy,
+                               void *all, void *dx)
 {
-    float *own = (float *)dy, *whole = rows_are_split(l) ? all : own; /* own rows are read only */
+    void *own = (void *)dy, *whole = rows_are_split(l) ? all : own; /* own rows are read only */
     int64_t first, count;
 
     NDM_TRY(ndm_linear_rows(l->unit->context, rows, &first, &count));
     NDM_TRY(grad_bias(l, count, dy));
-    NDM_TRY(
-        ndm_engine_linear_out(l->unit->context, NDM_BACKWARD, own, whole, rows, ndm_linear_out(l)));
+    NDM_TRY(ndm_engine_linear_out(l->unit->context, NDM_BACKWARD, own, whole, rows,
+                                  ndm_linear_out(l), l->dtype));
     if (dx)
         NDM_TRY(grad_input(l, rows, whole, dx));
     return grad_weight(l, rows, x, whole);
 }
 
-ndm_status ndm_linear_backward(const ndm_linear *linear, int64_t rows, const float *x,
-                               const float *dy, float *all, float *dx)
+ndm_status ndm_linear_backward(const ndm_linear *linear, int64_t rows, const void *x,
+                               const void *dy, void *all, void *dx)
 {
     NDM_TRY(check(linear, rows));
     if (dx || role_of(linear) == NDM_ROLE_ROW)

@@ -7,7 +7,7 @@
 #include <ndmesh/linear.h>
 
 /* y = x W^T + b without any collective: x is whole already, [N, in], or y is partial sums. */
-NDM_MUST_USE ndm_status ndm_linear_multiply(const ndm_linear *linear, int64_t rows, const float *x,
-                                            float *y);
+NDM_MUST_USE ndm_status ndm_linear_multiply(const ndm_linear *linear, int64_t rows, const void *x,
+                                            void *y);
 
 #endif

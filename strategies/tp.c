@@ -25,55 +25,55 @@ static ndm_status tp_comm(ndm_context *context, ndm_comm **comm)
 
 /* Own rows -> all rows; each rank's block lies at its place. Not in place unless x is that block.
  */
-static ndm_status gather_rows(ndm_context *context, const float *x, float *full, int64_t rows,
-                              int64_t width, ndm_stream *stream)
+static ndm_status gather_rows(ndm_context *context, const void *x, void *full, int64_t rows,
+                              int64_t width, ndm_dtype dtype, ndm_stream *stream)
 {
     ndm_comm *tp;
 
     NDM_TRY(tp_comm(context, &tp));
-    return ndm_all_gather(tp, x, full, rows / ndm_comm_size(tp) * width, NDM_F32, stream);
+    return ndm_all_gather(tp, x, full, rows / ndm_comm_size(tp) * width, dtype, stream);
 }
 
 /* Partial sums of all rows -> the sum of own rows. */
-static ndm_status scatter_rows(ndm_context *context, float *x, const float *full, int64_t rows,
-                               int64_t width, ndm_stream *stream)
+static ndm_status scatter_rows(ndm_context *context, void *x, const void *full, int64_t rows,
+                               int64_t width, ndm_dtype dtype, ndm_stream *stream)
 {
     ndm_comm *tp;
 
     NDM_TRY(tp_comm(context, &tp));
-    return ndm_reduce_scatter(tp, full, x, rows / ndm_comm_size(tp) * width, NDM_F32, NDM_F32,
-                              NDM_SUM, stream);
+    return ndm_reduce_scatter(tp, full, x, rows / ndm_comm_size(tp) * width, dtype, dtype, NDM_SUM,
+                              stream);
 }
 
-static ndm_status sum_rows(ndm_context *context, float *full, int64_t rows, int64_t width,
-                           ndm_stream *stream)
+static ndm_status sum_rows(ndm_context *context, void *full, int64_t rows, int64_t width,
+                           ndm_dtype dtype, ndm_stream *stream)
 {
     ndm_comm *tp;
 
     NDM_TRY(tp_comm(context, &tp));
-    return ndm_all_reduce(tp, full, rows * width, NDM_F32, NDM_SUM, stream);
+    return ndm_all_reduce(tp, full, rows * width, dtype, NDM_SUM, stream);
 }
 
-static ndm_status linear_in(ndm_context *context, ndm_direction direction, float *x, float *full,
-                            int64_t rows, int64_t width, ndm_stream *stream)
+static ndm_status linear_in(ndm_context *context, ndm_direction direction, void *x, void *full,
+                            int64_t rows, int64_t width, ndm_dtype dtype, ndm_stream *stream)
 {
     bool split = ndm_context_sequence_parallel(context);
 
     if (direction == NDM_FORWARD)
-        return split ? gather_rows(context, x, full, rows, width, stream) : NDM_OK;
-    return split ? scatter_rows(context, x, full, rows, width, stream)
-                 : sum_rows(context, full, rows, width, stream);
+        return split ? gather_rows(context, x, full, rows, width, dtype, stream) : NDM_OK;
+    return split ? scatter_rows(context, x, full, rows, width, dtype, stream)
+                 : sum_rows(context, full, rows, width, dtype, stream);
 }
 
-static ndm_status linear_out(ndm_context *context, ndm_direction direction, float *x, float *full,
-                             int64_t rows, int64_t width, ndm_stream *stream)
+static ndm_status linear_out(ndm_context *context, ndm_direction direction, void *x, void *full,
+                             int64_t rows, int64_t width, ndm_dtype dtype, ndm_stream *stream)
 {
     bool split = ndm_context_sequence_parallel(context);
 
     if (direction == NDM_BACKWARD)
-        return split ? gather_rows(context, x, full, rows, width, stream) : NDM_OK;
-    return split ? scatter_rows(context, x, full, rows, width, stream)
-                 : sum_rows(context, full, rows, width, stream);
+        return split ? gather_rows(context, x, full, rows, width, dtype, stream) : NDM_OK;
+    return split ? scatter_rows(context, x, full, rows, width, dtype, stream)
+                 : sum_rows(context, full, rows, width, dtype, stream);
 }
 
 /* all-gather of 4 floats a row: logits themselves never travel. */
@@ -162,7 +162,7 @@ static void describe_linear(const ndm_context *context, const ndm_describe_args 
                             ndm_traffic_fn emit, void *user)
 {
     int64_t n = ndm_context_axes_size(context, NDM_AXIS_TP),
-            bytes = a->rows * a->hidden * (int64_t)sizeof(float);
+            bytes = a->rows * a->hidden * (int64_t)ndm_dtype_bytes(a->dtype);
     bool split = ndm_context_sequence_parallel(context);
     ndm_traffic t = {"tp", "linear", NDM_FORWARD, NDM_ALL_GATHER, NDM_AXIS_TP, a->column_inputs, 0};
 

@@ -113,6 +113,15 @@ static ndm_dtype param_dtype(const ndm_options *o, const ndm_context *context)
                : NDM_F32;
 }
 
+static ndm_dtype activation_dtype(const ndm_options *o)
+{
+    const char *name = ndm_option_string(o, "activation-dtype");
+
+    if (strcmp(name, "auto") == 0)
+        return NDM_DTYPE_COUNT;
+    return strcmp(name, "bf16") == 0 ? NDM_BF16 : NDM_F32;
+}
+
 ndm_status ndm_setup_fsdp(const ndm_options *o, const ndm_context *context, ndm_fsdp_config *f)
 {
     f->zero = (int)ndm_option_int64(o, "zero");
@@ -134,6 +143,7 @@ void ndm_setup_model_options(const ndm_options *o, ndm_model_options *m)
     m->seq_len = ndm_option_int64(o, "seq-len");
     m->recompute = (ndm_recompute)ndm_option_enum(o, "recompute");
     m->head_chunk = ndm_option_int64(o, "head-chunk");
+    m->activation_dtype = activation_dtype(o);
     m->label_smoothing = ndm_option_double(o, "label-smoothing");
 }
 

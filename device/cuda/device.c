@@ -115,6 +115,7 @@ const ndm_device_ops ndm_cuda_device = {
     .name = "cuda",
     .summary = "GPUs of NVIDIA",
     .priority = 20,
+    .computes_bf16 = true,
     .probe = probe,
     .create = create,
     .destroy = destroy,

@@ -14,7 +14,8 @@
  * the regions: N/tp with sequence parallelism, else all N: ndm_linear_rows(). Sizes that tp does
  * not divide are rounded up (ndm_unit_local_shape()); what is too much is zero, in y as well.
  *
- * All arrays are fp32 device memory, row-major without gaps; weights are of the unit's param_dtype.
+ * All arrays are device memory of the linear's dtype, row-major without gaps; weights are of the
+ * unit's param_dtype.
  * Everything runs on the context's stream.
  */
 #ifndef NDMESH_LINEAR_H
@@ -36,15 +37,14 @@ typedef struct ndm_linear {
     int weight[NDM_LINEAR_MAX]; /**< [n] parameters of the unit, [out, in] or transposed */
     int bias[NDM_LINEAR_MAX];   /**< [n] parameters of the unit, [out], of the weight's role or,
                                    with rows, replicated; -1 = none */
+    ndm_dtype dtype; /**< of x, y and their gradients: NDM_F32 (0), or NDM_BF16; cpu kernels are
+                        slow in the latter */
 } ndm_linear;
 
 /** One matrix. */
-#define NDM_LINEAR_INIT(unit, weight, bias) \
-    {                                       \
-        (unit), 1, {(weight)},              \
-        {                                   \
-            (bias)                          \
-        }                                   \
+#define NDM_LINEAR_INIT(unit, weight, bias)      \
+    {                                            \
+        (unit), 1, {(weight)}, {(bias)}, NDM_F32 \
     }
 
 /**
@@ -78,7 +78,7 @@ NDM_API int64_t ndm_linear_out(const ndm_linear *linear);
  * @retval NDM_ERR_STATE  the unit is not unsharded
  */
 NDM_API NDM_MUST_USE ndm_status ndm_linear_forward(const ndm_linear *linear, int64_t rows,
-                                                   const float *x, float *all, float *y);
+                                                   const void *x, void *all, void *y);
 
 /**
  * Gradients: those of weight and bias are added to the unit's, dx is written. The unit is unsharded
@@ -93,8 +93,8 @@ NDM_API NDM_MUST_USE ndm_status ndm_linear_forward(const ndm_linear *linear, int
  * Collective over: tp, with the bytes of the forward of the other role. Completes: on stream.
  */
 NDM_API NDM_MUST_USE ndm_status ndm_linear_backward(const ndm_linear *linear, int64_t rows,
-                                                    const float *x, const float *dy, float *all,
-                                                    float *dx);
+                                                    const void *x, const void *dy, void *all,
+                                                    void *dx);
 
 #ifdef __cplusplus
 }

@@ -35,12 +35,15 @@ typedef struct ndm_model_options {
                             positions */
     ndm_recompute recompute; /**< default NDM_RECOMPUTE_NONE */
     int64_t head_chunk; /**< rows of logits made at a time; 0 (default): as many as fit 64 MiB */
-    double label_smoothing; /**< 0 <= s < 1; default 0 */
+    double label_smoothing;     /**< 0 <= s < 1; default 0 */
+    ndm_dtype activation_dtype; /**< of activations and their gradients: NDM_F32, NDM_BF16, or
+                                   NDM_DTYPE_COUNT (default): the units' param_dtype where the
+                                   device computes in it, else NDM_F32 */
 } ndm_model_options;
 
-#define NDM_MODEL_OPTIONS_INIT                                      \
-    {                                                               \
-        sizeof(ndm_model_options), 1, 0, NDM_RECOMPUTE_NONE, 0, 0.0 \
+#define NDM_MODEL_OPTIONS_INIT                                                       \
+    {                                                                                \
+        sizeof(ndm_model_options), 1, 0, NDM_RECOMPUTE_NONE, 0, 0.0, NDM_DTYPE_COUNT \
     }
 
 /** Sequences of one data-parallel rank, in host memory; cp ranks pass the whole sequences and take

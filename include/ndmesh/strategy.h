@@ -24,18 +24,20 @@ typedef struct ndm_demands {
     int64_t seq_len, micro_batch;
     bool causal;
     int64_t sliding_window; /**< 0 = none */
+    ndm_dtype dtype;        /**< of activations */
 } ndm_demands;
 
 /** One attention over a sequence that may be split. Rows are tokens; all pointers are device
- * memory, fp32. */
+ * memory, strides in elements. */
 typedef struct ndm_attention_call {
-    float *q, *k,
+    ndm_dtype dtype; /**< NDM_F32 or NDM_BF16: of all rows; lse and delta are fp32 */
+    void *q, *k,
         *v; /**< [B*T, heads*D] and [B*T, kv_heads*D], rows of qkv_stride; backward: inputs */
-    float *dq, *dk, *dv; /**< backward: outputs, rows of dqkv_stride */
-    float *out, *lse;    /**< [B*T, heads*D] rows of out_stride; [B, heads, T], which only the
-                            backward of the same call reads */
-    const float *dout;   /**< backward: rows of dout_stride */
-    float *delta;        /**< backward: scratch, [B, heads, T] */
+    void *dq, *dk, *dv; /**< backward: outputs, rows of dqkv_stride */
+    void *out;          /**< [B*T, heads*D] rows of out_stride */
+    float *lse;         /**< [B, heads, T], which only the backward of the same call reads */
+    const void *dout;   /**< backward: rows of dout_stride */
+    float *delta;       /**< backward: scratch, [B, heads, T] */
     int64_t qkv_stride, dqkv_stride, out_stride, dout_stride;
     int64_t batch, tokens;             /**< B, and T of this rank */
     int64_t heads, kv_heads, head_dim; /**< of this rank */
@@ -65,6 +67,7 @@ typedef struct ndm_describe_args {
     int64_t column_inputs, row_outputs; /**< split GEMM regions entered and left by a layer */
     int64_t heads, kv_heads, head_dim;  /**< of one attention on this rank; 0 = there is none */
     int64_t loss_rows, loss_calls;      /**< rows of logits, and parts they are made in; 0 = none */
+    ndm_dtype dtype;                    /**< of activations */
 } ndm_describe_args;
 
 typedef struct ndm_strategy {
@@ -85,14 +88,14 @@ typedef struct ndm_strategy {
     /** Around the use of a unit: gather, prefetch, free. */
     ndm_status (*unit_enter)(ndm_context *context, ndm_unit *unit, ndm_stream *stream);
     ndm_status (*unit_leave)(ndm_context *context, ndm_unit *unit, ndm_stream *stream);
-    /** Before a split GEMM. Forward: x, [rows, width] -> *full; backward: full (partial sums) -> x.
-     */
-    ndm_status (*linear_in)(ndm_context *context, ndm_direction direction, float *x, float *full,
-                            int64_t rows, int64_t width, ndm_stream *stream);
+    /** Before a split GEMM. Forward: x, [rows, width] of dtype -> *full; backward: full (partial
+     * sums) -> x. */
+    ndm_status (*linear_in)(ndm_context *context, ndm_direction direction, void *x, void *full,
+                            int64_t rows, int64_t width, ndm_dtype dtype, ndm_stream *stream);
     /** After a split GEMM. Forward: full (partial sums), [rows, width] -> x; backward: x -> full.
      */
-    ndm_status (*linear_out)(ndm_context *context, ndm_direction direction, float *x, float *full,
-                             int64_t rows, int64_t width, ndm_stream *stream);
+    ndm_status (*linear_out)(ndm_context *context, ndm_direction direction, void *x, void *full,
+                             int64_t rows, int64_t width, ndm_dtype dtype, ndm_stream *stream);
     /** Merges softmax statistics of vocabulary slices: stats, [rows, 4], in place; all, [slices,
      * rows, 4], is scratch. */
     ndm_status (*loss_stats)(ndm_context *context, float *stats, float *all, int64_t rows,

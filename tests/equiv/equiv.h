@@ -45,6 +45,7 @@ typedef struct variant {
     bool sequence_parallel;
     const char *collectives; /* NULL: auto */
     bool bf16;               /* weights gathered and gradients sent as bf16 */
+    bool bf16_activations;   /* activations as well, kept and on the wire */
 } variant;
 
 int64_t variant_size(const variant *v, ndm_axis_set axes);

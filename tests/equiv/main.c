@@ -17,6 +17,8 @@
  * is one for all meshes. */
 static const errors LIMIT = {.loss = 1e-5, .norm = 1e-5, .update = 1e-5};
 static const errors LIMIT_BF16 = {.loss = 1.5e-3, .norm = 1.5e-2, .update = 6e-2};
+/* Partial sums of tp are rounded before they are added: up to 6.2e-2 seen on 4 ranks. */
+static const errors LIMIT_ACTIVATIONS = {.loss = 2e-3, .norm = 3e-2, .update = 9e-2};
 
 typedef struct options {
     int64_t variants; /* of each mesh; 0 = all */
@@ -61,7 +63,7 @@ static void worst(errors *w, const errors *e)
 static void judge(const options *o, tally *t, const problem *p, const variant *v, const record *got,
                   const record *want)
 {
-    const errors *limit = v->bf16 ? &LIMIT_BF16 : &LIMIT;
+    const errors *limit = v->bf16_activations ? &LIMIT_ACTIVATIONS : v->bf16 ? &LIMIT_BF16 : &LIMIT;
     errors e = compare(got, want);
     char note[256];
 
@@ -149,6 +151,8 @@ static void try_mesh(const options *o, tally *t, const problem *p, const variant
     v.reshard = NDM_RESHARD_ALWAYS;
     v.bf16 = true;
     try_variant(o, t, p, &v, want, false);
+    v.bf16_activations = true;
+    try_variant(o, t, p, &v, want, true);
     free(list.items);
 }
 

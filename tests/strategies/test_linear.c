@@ -175,7 +175,7 @@ static void open_net(const task *t, bool transposed, bool in_place, net *n)
     *n = (net){.in_place = in_place};
     ok_all(session_open(t, &all, &n->session));
     make_unit(n, transposed, 2);
-    n->up = (ndm_linear){n->unit, 2, {A, B}, {BIAS_A, BIAS_B}};
+    n->up = (ndm_linear){.unit = n->unit, .n = 2, .weight = {A, B}, .bias = {BIAS_A, BIAS_B}};
     n->down = (ndm_linear)NDM_LINEAR_INIT(n->unit, W, C);
     ok_all(ndm_linear_rows(n->session.context, N, &n->first, &n->count));
     make_arrays(n);
@@ -317,8 +317,9 @@ static void misuse_is_refused(void **state)
     check_all(ndm_linear_forward(&n.up, N, n.x, n.x_all, n.hidden) == NDM_ERR_STATE);
     ok_all(ndm_unit_unshard(n.unit, stream));
     check_all(ndm_linear_backward(&n.up, N, n.x_all, n.hidden, n.dx_all, n.dx) == NDM_ERR_STATE);
-    ndm_linear mixed = {n.unit, 2, {A, W}, {-1, -1}}, none = NDM_LINEAR_INIT(n.unit, PARAMS, -1),
-               flat = NDM_LINEAR_INIT(n.unit, C, -1), wrong = NDM_LINEAR_INIT(n.unit, A, C);
+    ndm_linear mixed = {.unit = n.unit, .n = 2, .weight = {A, W}, .bias = {-1, -1}},
+               none = NDM_LINEAR_INIT(n.unit, PARAMS, -1), flat = NDM_LINEAR_INIT(n.unit, C, -1),
+               wrong = NDM_LINEAR_INIT(n.unit, A, C);
     check_all(ndm_linear_forward(&mixed, N, n.x, n.x_all, n.hidden) == NDM_ERR_USAGE);
     check_all(ndm_linear_forward(&none, N, n.x, n.x_all, n.hidden) == NDM_ERR_USAGE);
     check_all(ndm_linear_forward(&flat, N, n.x, n.x_all, n.hidden) == NDM_ERR_USAGE);
