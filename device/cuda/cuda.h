@@ -63,7 +63,7 @@ void ndm_cuda_unpin(void *memory);
 const char *ndm_cuda_bus_id(const ndm_device *device);
 
 /* Times that the host has waited for the device: what a step should not do on its way. */
-int64_t ndm_cuda_host_waits(const ndm_device *device);
+NDM_API int64_t ndm_cuda_host_waits(const ndm_device *device);
 
 /* Somebody whose work on the device may never end by itself. While the host waits, poll() is called
  * now and then, and a failure ends the wait; expire() when the deadline has passed: it says more

@@ -23,7 +23,7 @@ static const errors LIMIT_ACTIVATIONS = {.loss = 2e-3, .norm = 3e-2, .update = 9
 typedef struct options {
     int64_t variants; /* of each mesh; 0 = all */
     uint64_t seed;
-    const char *problem, *mesh;
+    const char *problem, *mesh, *device; /* device: NULL = cpu; the reference is made on cpu */
     bool verbose, repeat, rotate;
     ndm_axis_set axes; /* only meshes whose other axes are 1 */
 } options;
@@ -81,11 +81,12 @@ static void judge(const options *o, tally *t, const problem *p, const variant *v
         report("ok", p, v, note);
 }
 
-static void run_again(tally *t, const problem *p, const variant *v, const record *first)
+static void run_again(const options *o, tally *t, const problem *p, const variant *v,
+                      const record *first)
 {
     record second;
 
-    MUST(run_variant(p, v, &(setup){.comm = MPI_COMM_WORLD}, &second));
+    MUST(run_variant(p, v, &(setup){.comm = MPI_COMM_WORLD, .device = o->device}, &second));
     t->repeated++;
     if (rank == 0 && !same_bits(first, &second))
         fail(t, p, v, "the second time, other bits");
@@ -96,7 +97,7 @@ static void try_variant(const options *o, tally *t, const problem *p, const vari
                         const record *want, bool repeat)
 {
     record got;
-    const setup here = {.comm = MPI_COMM_WORLD};
+    const setup here = {.comm = MPI_COMM_WORLD, .device = o->device};
     ndm_status status = run_variant(p, v, &here, &got);
     bool refused = variant_refused(p, v);
 
@@ -115,7 +116,7 @@ static void try_variant(const options *o, tally *t, const problem *p, const vari
         if (rank == 0)
             judge(o, t, p, v, &got, want);
         if (repeat)
-            run_again(t, p, v, &got);
+            run_again(o, t, p, v, &got);
     }
     record_finish(&got);
 }
@@ -182,8 +183,10 @@ static void usage(void)
         fprintf(stderr,
                 "usage: mpiexec -n RANKS test_equiv [--variants K] [--seed S] [--problem NAME]\n"
                 "         [--mesh R.S.C.T] [--axes dp,cp,tp] [--repeat] [--rotate] [--verbose]\n"
+                "         [--device NAME]\n"
                 "  --variants K   draw K ways to run each mesh; 0 (default): all\n"
                 "  --repeat       run each twice and compare bits, not just the first of a mesh\n"
+                "  --device NAME  what the meshes run on; the one rank runs on cpu\n"
                 "  --rotate       one problem on each mesh, in turn; default: all of them\n");
     MPI_Finalize();
     exit(2);
@@ -191,15 +194,12 @@ static void usage(void)
 
 static options parse(int argc, char **argv)
 {
-    static const struct option names[] = {{"variants", required_argument, NULL, 'k'},
-                                          {"seed", required_argument, NULL, 's'},
-                                          {"problem", required_argument, NULL, 'p'},
-                                          {"mesh", required_argument, NULL, 'm'},
-                                          {"axes", required_argument, NULL, 'a'},
-                                          {"repeat", no_argument, NULL, 'r'},
-                                          {"rotate", no_argument, NULL, 'o'},
-                                          {"verbose", no_argument, NULL, 'v'},
-                                          {0}};
+    static const struct option names[] = {
+        {"variants", required_argument, NULL, 'k'}, {"seed", required_argument, NULL, 's'},
+        {"problem", required_argument, NULL, 'p'},  {"mesh", required_argument, NULL, 'm'},
+        {"axes", required_argument, NULL, 'a'},     {"device", required_argument, NULL, 'd'},
+        {"repeat", no_argument, NULL, 'r'},         {"rotate", no_argument, NULL, 'o'},
+        {"verbose", no_argument, NULL, 'v'},        {0}};
     options o = {.seed = 1, .axes = NDM_AXES_ALL};
     int c;
 
@@ -212,6 +212,8 @@ static options parse(int argc, char **argv)
             o.problem = optarg;
         else if (c == 'm')
             o.mesh = optarg;
+        else if (c == 'd')
+            o.device = optarg;
         else if (c == 'r')
             o.repeat = true;
         else if (c == 'o')

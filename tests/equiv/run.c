@@ -29,6 +29,14 @@ void record_finish(record *r)
     *r = (record){0};
 }
 
+/* Messages between host memories: in the cuda world that takes staging. */
+static const char *collectives_of(const variant *v, const char *device)
+{
+    if (!v->collectives)
+        return "auto";
+    return strcmp(device, "cuda") == 0 ? "staged" : v->collectives;
+}
+
 static ndm_status open_context(const variant *v, const setup *s, ndm_context **context)
 {
     ndm_parallelism_config p = NDM_PARALLELISM_CONFIG_INIT;
@@ -41,7 +49,7 @@ static ndm_status open_context(const variant *v, const setup *s, ndm_context **c
     p.cp_method = v->cp_method;
     p.no_sequence_parallel = !v->sequence_parallel;
     o.device = s->device ? s->device : "cpu";
-    o.collectives = v->collectives ? v->collectives : "auto";
+    o.collectives = collectives_of(v, o.device);
     o.threads = 1;
     o.timeout_s = 60;
     o.mpi_comm = &s->comm;

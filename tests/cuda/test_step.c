@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whole training steps in the cuda world: the same bits on every run whatever streams are late, and
+ * a host that waits for the device at four places of a step and at none on the way through forward
+ * and backward, however many micro-batches there are. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "core/module.h"
+#include "strategies/internal.h"
+#include "tests/cuda/gpu.h"
+#include "tests/equiv/equiv.h"
+#include "tests/mpi/harness.h"
+
+/* Number of tokens, loss, gradient norm, and the facts of the step. */
+enum { WAITS_OF_A_STEP = 4 };
+
+typedef int64_t (*waits_fn)(const ndm_device *device);
+
+typedef struct waits {
+    waits_fn count;
+    int64_t before, steps, wrong;
+} waits;
+
+static void opened(void *user, ndm_model *model)
+{
+    waits *w = user;
+
+    w->before = w->count(ndm_model_context(model)->device);
+}
+
+static void stepped(void *user, ndm_model *model)
+{
+    waits *w = user;
+    int64_t now = w->count(ndm_model_context(model)->device);
+
+    if (now - w->before != WAITS_OF_A_STEP)
+        fprintf(stderr, "step %lld: the host waited %lld times\n", (long long)w->steps,
+                (long long)(now - w->before));
+    w->wrong += now - w->before != WAITS_OF_A_STEP;
+    w->before = now;
+    w->steps++;
+}
+
+static variant sharded(int64_t accum)
+{
+    return (variant){.mesh = {1, ndm_world_size(world), 1, 1},
+                     .zero = 3,
+                     .reshard = NDM_RESHARD_ALWAYS,
+                     .accum = accum,
+                     .defer_replicas = true,
+                     .sequence_parallel = true};
+}
+
+static void no_wait_on_the_way(void **state)
+{
+    waits w = {0};
+    char why[256] = "";
+    record r;
+    union {
+        const void *address;
+        waits_fn call;
+    } symbol = {ndm_module_symbol("cuda", "ndm_cuda_host_waits", why, sizeof why)};
+
+    (void)state;
+    check_all(symbol.address != NULL);
+    for (int64_t accum = 1; accum <= 3; accum += 2) {
+        variant v = sharded(accum);
+        w = (waits){.count = symbol.call};
+        ok_all(run_variant(&problems[0], &v,
+                           &(setup){.comm = MPI_COMM_WORLD,
+                                    .device = "cuda",
+                                    .opened = opened,
+                                    .stepped = stepped,
+                                    .user = &w},
+                           &r));
+        record_finish(&r);
+        check_all(w.steps == STEPS && w.wrong == 0);
+    }
+}
+
+/* The emulator reads the seed of its delays when a process starts: here each rank has its own. */
+static void late_streams_change_no_bit(void **state)
+{
+    variant v = sharded(1);
+    record first, second;
+
+    (void)state;
+    ok_all(
+        run_variant(&problems[0], &v, &(setup){.comm = MPI_COMM_WORLD, .device = "cuda"}, &first));
+    ok_all(
+        run_variant(&problems[0], &v, &(setup){.comm = MPI_COMM_WORLD, .device = "cuda"}, &second));
+    check_all(ndm_world_rank(world) != 0 || same_bits(&first, &second));
+    record_finish(&first);
+    record_finish(&second);
+}
+
+/* ---- an engine whose compute stream does not wait for others ----------------------------------
+ */
+
+static bool omit_waits;
+static const ndm_device_ops *real;
+
+static ndm_status wait_or_not(ndm_stream *stream, ndm_event *event)
+{
+    if (omit_waits && stream->kind == NDM_STREAM_COMPUTE)
+        return NDM_OK;
+    return real->stream_wait(stream, event);
+}
+
+/* Stands in front of the real world under the same name. */
+static void register_wrapper(void)
+{
+    static ndm_device_ops ops;
+    char why[256];
+
+    real = ndm_module_symbol("cuda", "ndm_cuda_device", why, sizeof why);
+    if (!real) {
+        fprintf(stderr, "%s\n", why);
+        exit(1);
+    }
+    ops = *real;
+    ops.stream_wait = wait_or_not;
+    must(ndm_device_register(&ops));
+}
+
+static void a_step_that_omits_waits_is_seen(void **state)
+{
+    variant v = sharded(1);
+    record good, bad;
+
+    (void)state;
+    if (ndm_world_size(world) < 2)
+        skip();
+    ok_all(
+        run_variant(&problems[0], &v, &(setup){.comm = MPI_COMM_WORLD, .device = "cuda"}, &good));
+    omit_waits = true;
+    ndm_status status = run_variant(&problems[0], &v,
+                                    &(setup){.comm = MPI_COMM_WORLD, .device = "cuda"}, &bad);
+    omit_waits = false;
+    check_all(ndm_world_rank(world) != 0 || status != NDM_OK || !same_bits(&good, &bad));
+    record_finish(&good);
+    record_finish(&bad);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_wait_on_the_way),
+        cmocka_unit_test(late_streams_change_no_bit),
+        cmocka_unit_test(a_step_that_omits_waits_is_seen),
+    };
+
+    register_wrapper();
+
+    return harness_run("cuda step", tests);
+}
