@@ -5,8 +5,8 @@
 
 enum { N = 4096, ROUNDS = 20 };
 
-void __ubsan_handle_type_mismatch_v1(void)
-    __attribute__((weak)); /* there if built with that sanitizer */
+/* There if built with that sanitizer. */
+void __ubsan_handle_type_mismatch_v1(void *data, void *pointer) __attribute__((weak));
 
 #define NEED(call)     \
     do {               \
