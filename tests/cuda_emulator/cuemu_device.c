@@ -128,7 +128,6 @@ static void *stream_main(void *arg)
             usleep((random >> 8) % CUEMU_CONTROL->delay_us);
         if (!CUEMU_CONTROL->error)
             execute(r, CUEMU_CONTROL->seed ? random >> 4 : 0);
-        CUEMU_CONTROL->executed[r->kind]++;
         ring->tail++;
         cuemu_futex_wake(&ring->tail);
     }

@@ -142,7 +142,6 @@ typedef struct cuemu_control {
     uint32_t seed, delay_us; /* thread order and random delays of stream operations */
     int64_t nccl_timeout_ms;
     _Atomic uint32_t error; /* cudaError_t, sticky as on a GPU */
-    _Atomic uint32_t executed[CUEMU_KINDS];
     _Atomic uint32_t
         comm_done[CUEMU_COMMS]; /* calls that are over: they run in the order of issue */
     cuemu_event event[CUEMU_EVENTS];

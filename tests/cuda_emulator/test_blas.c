@@ -27,7 +27,7 @@ static float get(const void *p, size_t i, cudaDataType type)
     if (type == CUDA_R_32F)
         return ((const float *)p)[i];
     if (type == CUDA_R_16BF)
-        return bf16_to_float(((const uint16_t *)p)[i]);
+        return ndm_bf16_to_f32(((const uint16_t *)p)[i]);
     unsigned bits = ((const uint8_t *)p)[i], e4m3 = type == CUDA_R_8F_E4M3;
     int exponent = (int)(bits >> (e4m3 ? 3 : 2) & (e4m3 ? 15 : 31)),
         mantissa = (int)(bits & (e4m3 ? 7 : 3));
@@ -44,7 +44,7 @@ static void *random_matrix(size_t n, cudaDataType type)
         if (type == CUDA_R_32F)
             ((float *)p)[i] = random_float(&seed);
         else if (type == CUDA_R_16BF)
-            ((uint16_t *)p)[i] = float_to_bf16(random_float(&seed));
+            ((uint16_t *)p)[i] = ndm_f32_to_bf16(random_float(&seed));
         else /* finite fp8 up to about 2 */
             ((uint8_t *)p)[i] = (uint8_t)((seed = seed * 1664525u + 1013904223u) >> 24 & 0xbf);
     return p;
@@ -64,7 +64,7 @@ static float naive(const product *p, const void *a, int lda, const void *b, int 
 
 static float rounded(float value, cudaDataType type)
 {
-    return type == CUDA_R_16BF ? bf16_to_float(float_to_bf16(value)) : value;
+    return type == CUDA_R_16BF ? ndm_bf16_to_f32(ndm_f32_to_bf16(value)) : value;
 }
 
 static void check(const product *p)
@@ -211,8 +211,8 @@ static void lt_adds_the_bias(void **state)
     fetch(got, d, sizeof got, stream);
     for (int j = 0; j < 10; j++)
         for (int i = 0; i < 24; i++) {
-            float want = naive(&p, a, 12, b, 12, i, j) + bf16_to_float(bias[i]);
-            assert_int_equal(got[i + 24 * j], float_to_bf16(want));
+            float want = naive(&p, a, 12, b, 12, i, j) + ndm_bf16_to_f32(bias[i]);
+            assert_int_equal(got[i + 24 * j], ndm_f32_to_bf16(want));
         }
     OK(cudaFree(da));
     OK(cudaFree(db));

@@ -19,6 +19,7 @@
 #include <cmocka.h>
 #include <cuda_runtime_api.h>
 
+#include "core/dtype.h"
 #include "test_kernels.h"
 
 #define OK(call) assert_int_equal((int)(call), 0)
@@ -27,21 +28,6 @@ static inline float random_float(uint32_t *state) /* in [-1, 1) */
 {
     *state = *state * 1664525u + 1013904223u;
     return (float)(*state >> 8) / 8388608.0f - 1;
-}
-
-static inline float bf16_to_float(uint16_t half)
-{
-    uint32_t word = (uint32_t)half << 16;
-    float value;
-    memcpy(&value, &word, sizeof value);
-    return value;
-}
-
-static inline uint16_t float_to_bf16(float value)
-{
-    uint32_t word;
-    memcpy(&word, &value, sizeof word);
-    return (uint16_t)((word + 0x7fff + (word >> 16 & 1)) >> 16);
 }
 
 static inline cudaStream_t new_stream(void)

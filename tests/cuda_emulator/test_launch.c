@@ -60,10 +60,10 @@ static void tiles_multiply(void **state)
     cudaStream_t s = new_stream();
     for (int i = 0; i < 16; i++)
         for (int k = 0; k < 16; k++)
-            a[i][k] = float_to_bf16(random_float(&seed));
+            a[i][k] = ndm_f32_to_bf16(random_float(&seed));
     for (int j = 0; j < 8; j++)
         for (int k = 0; k < 16; k++)
-            b[j][k] = turned[k][j] = float_to_bf16(random_float(&seed));
+            b[j][k] = turned[k][j] = ndm_f32_to_bf16(random_float(&seed));
     void *da = on_device(a, sizeof a), *db = on_device(b, sizeof b),
          *dt = on_device(turned, sizeof turned);
     float *dc = on_device(NULL, sizeof c);
@@ -74,7 +74,7 @@ static void tiles_multiply(void **state)
         for (int j = 0; j < 8; j++) {
             double want = 0;
             for (int k = 0; k < 16; k++)
-                want += (double)bf16_to_float(a[i][k]) * (double)bf16_to_float(b[j][k]);
+                want += (double)ndm_bf16_to_f32(a[i][k]) * (double)ndm_bf16_to_f32(b[j][k]);
             assert_true(fabs((double)c[0][i][j] - want) < 1e-5);
             assert_true(c[0][i][j] == c[1][i][j]);
         }

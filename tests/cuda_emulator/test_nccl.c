@@ -65,7 +65,7 @@ static void sums_are_in_rank_order(void **state)
     uint16_t h[N], got_h[N];
     for (int i = 0; i < N; i++) {
         x[i] = rank ? 3 : 1e8f;
-        h[i] = float_to_bf16(rank ? 0.5f : 128);
+        h[i] = ndm_f32_to_bf16(rank ? 0.5f : 128);
     }
     for (int r = 1; r < ranks; r++)
         want += 3; /* 1e8 + 3 + 3 ... differs from 1e8 + (3 + 3 ...) */
@@ -78,7 +78,7 @@ static void sums_are_in_rank_order(void **state)
     int wrong = 0;
     for (int i = 0; i < N; i++) {
         wrong += x[i] != want;
-        wrong += got_h[i] != float_to_bf16(128 + 0.5f * (float)(ranks - 1)); /* rounded once */
+        wrong += got_h[i] != ndm_f32_to_bf16(128 + 0.5f * (float)(ranks - 1)); /* rounded once */
     }
     AGREE(!wrong);
     OK(cudaFree(d));
