@@ -7,14 +7,14 @@
 
 typedef struct {
     int mantissa, bias;
-    float largest;
-    unsigned nan;
-    bool infinite; /* has infinities; otherwise values above the largest become the largest */
+    unsigned last;       /* code of the largest finite value */
+    unsigned above, nan; /* what larger ones become, and what is no number */
+    bool infinite;       /* the code after the last is infinity */
 } small_float;
 
-static const small_float half = {10, 15, 65504, 0x7fff, true};
-static const small_float e4m3 = {3, 7, 448, 0x7f, false};
-static const small_float e5m2 = {2, 15, 57344, 0x7f, false};
+static const small_float half = {10, 15, 0x7bff, 0x7c00, 0x7fff, true};
+static const small_float e4m3 = {3, 7, 0x7e, 0x7e, 0x7f, false};
+static const small_float e5m2 = {2, 15, 0x7b, 0x7b, 0x7f, true};
 
 static float small_get(unsigned bits, int width, const small_float *f)
 {
@@ -22,10 +22,8 @@ static float small_get(unsigned bits, int width, const small_float *f)
     int exponent = (int)(body >> f->mantissa);
     unsigned fraction = body & ((1u << f->mantissa) - 1);
     float value;
-    if (body > (f == &e4m3 ? 0x7eu : f == &e5m2 ? 0x7cu : 0x7c00u))
-        value = NAN;
-    else if (f != &e4m3 && body == (f == &e5m2 ? 0x7cu : 0x7c00u))
-        value = INFINITY;
+    if (body > f->last)
+        value = f->infinite && body == f->last + 1 ? INFINITY : NAN;
     else if (!exponent)
         value = ldexpf((float)fraction, 1 - f->bias - f->mantissa);
     else
@@ -39,17 +37,15 @@ static unsigned small_put(float value, int width, const small_float *f)
     float size = fabsf(value);
     if (isnan(value))
         return f->nan;
-    if (!f->infinite && size > f->largest)
-        size = f->largest;
-    if (size >= 2 * f->largest)
-        return sign | 0x7c00u;
+    if (isinf(size))
+        return sign | f->above;
     int exponent = size > 0 ? ilogbf(size) : 1 - f->bias;
     if (exponent < 1 - f->bias)
         exponent = 1 - f->bias;
-    unsigned steps = (unsigned)rintf(
-        ldexpf(size, f->mantissa - exponent)); /* a carry runs into the exponent */
-    unsigned body = ((unsigned)(exponent + f->bias - 1) << f->mantissa) + steps;
-    return sign | body;
+    /* The step that rounding adds may carry into the exponent. */
+    float steps = rintf(ldexpf(size, f->mantissa - exponent));
+    unsigned body = ((unsigned)(exponent + f->bias - 1) << f->mantissa) + (unsigned)steps;
+    return sign | (body > f->last ? f->above : body);
 }
 
 size_t cuemu_type_bytes(cuemu_type type)

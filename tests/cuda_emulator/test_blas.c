@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The emulated cuBLAS and cuBLASLt against a plain loop in the same order of sums. */
+#include "cuemu_shared.h"
 #include "test_common.h"
 
 #include <cublas_v2.h>
@@ -253,6 +254,47 @@ static void lt_multiplies_fp8_with_scales(void **state)
     free(b);
 }
 
+static unsigned put_bits(cuemu_type type, float x)
+{
+    uint16_t bits = 0;
+    cuemu_number_put(&bits, 0, type, x);
+    return bits;
+}
+
+static bool same(float a, float b)
+{
+    return a == b || (isnan(a) && isnan(b));
+}
+
+static void check_rounding(int type, cuemu_type mine, float x)
+{
+    float want = test_value(type, test_bits(type, x)), got = test_value(type, put_bits(mine, x));
+    if (!same(got, want) || signbit(got) != signbit(want))
+        fail_msg("type %d: %a rounds to %a, in CUDA's headers to %a", type, x, got, want);
+}
+
+/* Every code, and what lies between two codes, against the conversions of CUDA's headers. */
+static void small_types_round_as_cuda(void **state)
+{
+    (void)state;
+    static const cuemu_type types[] = {CUEMU_BF16, CUEMU_F16, CUEMU_E4M3, CUEMU_E5M2};
+    for (int t = 0; t < 4; t++)
+        for (unsigned bits = 0; bits < (t < 2 ? 65536u : 256u); bits++) {
+            float x = test_value(t, bits);
+            uint16_t code = (uint16_t)bits;
+            assert_true(same(cuemu_number_get(&code, 0, types[t]), x));
+            if (isnan(x))
+                continue;
+            float next = test_value(t, bits + 1), half = x + (next - x) / 2;
+            const float tried[] = {
+                x,     half,    nextafterf(half, 0), nextafterf(half, 2 * half), 1.3f * x,
+                2 * x, 1e6f * x};
+            for (size_t i = 0; i < sizeof tried / sizeof *tried; i++)
+                if (!isnan(tried[i]))
+                    check_rounding(t, types[t], tried[i]);
+        }
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -269,8 +311,11 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_equal_a_plain_loop),   cmocka_unit_test(tf32_only_where_asked),
-        cmocka_unit_test(wrong_calls_are_refused),       cmocka_unit_test(lt_adds_the_bias),
+        cmocka_unit_test(small_types_round_as_cuda),
+        cmocka_unit_test(products_equal_a_plain_loop),
+        cmocka_unit_test(tf32_only_where_asked),
+        cmocka_unit_test(wrong_calls_are_refused),
+        cmocka_unit_test(lt_adds_the_bias),
         cmocka_unit_test(lt_multiplies_fp8_with_scales),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels for the emulator's own tests, and faulty ones that it must catch. */
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 #include <ndm_ptx.cuh>
 
@@ -133,6 +135,33 @@ __global__ void spin(float *x, int rounds)
 }
 
 extern "C" {
+unsigned test_bits(int type, float x)
+{
+    switch (type) {
+    case 0:
+        return __bfloat16_as_ushort(__float2bfloat16_rn(x));
+    case 1:
+        return __half_as_ushort(__float2half_rn(x));
+    case 2:
+        return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
+    default:
+        return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E5M2);
+    }
+}
+
+float test_value(int type, unsigned bits)
+{
+    switch (type) {
+    case 0:
+        return __bfloat162float(__ushort_as_bfloat16((unsigned short)bits));
+    case 1:
+        return __half2float(__ushort_as_half((unsigned short)bits));
+    default:
+        return __half2float(__half(
+            __nv_cvt_fp8_to_halfraw((__nv_fp8_storage_t)bits, type == 2 ? __NV_E4M3 : __NV_E5M2)));
+    }
+}
+
 cudaError_t test_scale(float *x, float factor, int n, cudaStream_t stream)
 {
     cudaLaunchConfig_t c = config((unsigned)(n + 1023) / 1024, 256, 0, stream);

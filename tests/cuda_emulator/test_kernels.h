@@ -11,6 +11,9 @@ enum { WARP_RESULTS = 9 };
 #else
 #define TEST_API
 #endif
+/* Conversions of CUDA's own headers: 0 bf16, 1 fp16, 2 e4m3, 3 e5m2, fp8 saturating. */
+TEST_API unsigned test_bits(int type, float x);
+TEST_API float test_value(int type, unsigned bits);
 TEST_API cudaError_t test_scale(float *x, float factor, int n, cudaStream_t stream);
 TEST_API cudaError_t test_sum(const float *x, float *out, int n, int race, cudaStream_t stream);
 TEST_API cudaError_t test_warps(int *out, unsigned threads,
