@@ -227,8 +227,8 @@ NDM_MUST_USE ndm_status ndm_unit_read_host(const ndm_unit *unit, float *slice,
 
 /* Whether this rank writes ranges of the unit: the first replica does. */
 bool ndm_unit_writes(const ndm_unit *unit);
-/* As ndm_unit_write_array() from a slice in host memory, [slice]: whole runs, no copies, no device;
- * any thread may. */
+/* As ndm_unit_write_array(), which writes from any replica, from a slice in host memory, [slice]:
+ * whole runs, no copies, no device; any thread may. */
 NDM_MUST_USE ndm_status ndm_unit_write_host(const ndm_unit *unit, const float *slice,
                                             ndm_unit_range_fn write, void *user);
 /* A moment's array, [slice], device memory. */

@@ -239,6 +239,8 @@ ndm_status ndm_optimizer_read(ndm_optimizer *optimizer, int64_t unit, ndm_moment
 ndm_status ndm_optimizer_write(ndm_optimizer *optimizer, int64_t unit, ndm_moment moment,
                                ndm_unit_range_fn write, void *user)
 {
+    if (!ndm_unit_writes(optimizer->units[unit]))
+        return NDM_OK;
     return ndm_unit_write_array(optimizer->units[unit],
                                 ndm_optimizer_moment(optimizer, unit, moment), write, user);
 }

@@ -124,8 +124,6 @@ ndm_status ndm_unit_write_array(ndm_unit *unit, const float *array, ndm_unit_ran
 {
     window w;
 
-    if (!ndm_unit_writes(unit))
-        return NDM_OK;
     if (unit->context->device->ops->in_place)
         return write_in_place(unit, array, write, user);
     NDM_TRY(open_window(unit, &w, write, user));
@@ -145,7 +143,7 @@ ndm_status ndm_unit_write_host(const ndm_unit *unit, const float *slice, ndm_uni
     window w = {
         .call = write, .user = user, .values = (float *)slice, .first = unit->index * unit->slice};
 
-    return ndm_unit_writes(unit) ? visit_window(unit, &w, unit->slice, true) : NDM_OK;
+    return visit_window(unit, &w, unit->slice, true);
 }
 
 ndm_status ndm_unit_read(ndm_unit *unit, ndm_unit_range_fn read, void *user)
@@ -157,6 +155,8 @@ ndm_status ndm_unit_read(ndm_unit *unit, ndm_unit_range_fn read, void *user)
 
 ndm_status ndm_unit_write(ndm_unit *unit, ndm_unit_part part, ndm_unit_range_fn write, void *user)
 {
+    if (!ndm_unit_writes(unit))
+        return NDM_OK;
     if (part == NDM_UNIT_WEIGHTS)
         return ndm_unit_write_array(unit, unit->master, write, user);
     if (!unit->grads_reduced)

@@ -14,6 +14,7 @@
 
 #include "core/clock.h"
 #include "core/text.h"
+#include "train/checkpoint_local.h"
 #include "train/checkpoint_save.h"
 #include "train/checkpoint_tasks.h"
 #include "train/trainer.h"
@@ -26,6 +27,7 @@ struct ndm_saver {
     ndm_context *context;
     ndm_checkpoint_options options; /* options_json owned */
     char *folder;
+    ndm_save_group group;
     float **copies;   /* [n_copies], in the background; NULL where this rank writes nothing */
     int64_t n_copies; /* n_units * NDM_CHECKPOINT_STEMS */
 
@@ -84,7 +86,7 @@ static ndm_status make_copies(ndm_saver *s)
 {
     for (int64_t i = 0; i < s->n_copies && s->options.background; i++) {
         int64_t unit = i / NDM_CHECKPOINT_STEMS, bytes = slice_bytes(s, unit);
-        if (!ndm_unit_writes(s->model->units[unit]))
+        if (!s->group.writes)
             continue;
         s->copies[i] = allocate_copy(bytes);
         if (!s->copies[i])
@@ -120,8 +122,9 @@ static ndm_status build(ndm_saver *s, const char *folder, const ndm_checkpoint_o
         s->options.options_json = ndm_text_duplicate(options->options_json);
     if (!s->folder || !s->copies || (options->options_json && !s->options.options_json))
         NDM_FAIL(NDM_ERR_MEMORY, "no memory to save %lld units", (long long)s->model->n_units);
+    NDM_TRY(ndm_save_group_find(s->context, options->local, &s->group));
     NDM_TRY(make_copies(s));
-    return ndm_context_rank(s->context) == 0 ? ndm_checkpoint_sweep(folder) : NDM_OK;
+    return s->group.rank == 0 ? ndm_checkpoint_sweep(folder) : NDM_OK;
 }
 
 ndm_status ndm_saver_create(ndm_trainer *trainer, const char *folder,
@@ -250,7 +253,9 @@ static ndm_status from_slices(void *user, int64_t unit, int stem, ndm_unit_range
 {
     const ndm_saver *s = user;
 
-    return ndm_unit_write_host(s->model->units[unit], array_of(s, unit, stem), write, write_user);
+    return s->group.writes ? ndm_unit_write_host(s->model->units[unit], array_of(s, unit, stem),
+                                                 write, write_user)
+                           : NDM_OK;
 }
 
 /* An ndm_save_source, for the thread that trains. */
@@ -259,10 +264,9 @@ static ndm_status from_device(void *user, int64_t unit, int stem, ndm_unit_range
 {
     const ndm_saver *s = user;
 
-    if (stem == 0)
-        return ndm_unit_write(s->model->units[unit], NDM_UNIT_WEIGHTS, write, write_user);
-    return ndm_optimizer_write(ndm_trainer_optimizer(s->trainer), unit,
-                               stem == 1 ? NDM_EXP_AVG : NDM_EXP_AVG_SQ, write, write_user);
+    return s->group.writes ? ndm_unit_write_array(s->model->units[unit], array_of(s, unit, stem),
+                                                  write, write_user)
+                           : NDM_OK;
 }
 
 static void take_facts(ndm_saver *s, int64_t samples)
@@ -300,8 +304,8 @@ ndm_status ndm_saver_begin(ndm_saver *s, int64_t samples)
     s->save = (ndm_save){.model = s->model,
                          .folder = s->folder,
                          .options = &s->options,
-                         .rank = ndm_context_rank(s->context),
-                         .world = ndm_context_size(s->context),
+                         .rank = s->group.rank,
+                         .world = s->group.size,
                          .source_user = s};
     choose_source(s);
     take_facts(s, samples);

@@ -181,12 +181,31 @@ static ndm_status load(ndm_trainer *t, const char *path, ndm_checkpoint_state *s
     return NDM_OK;
 }
 
+/* On disks of hosts, one name may be different checkpoints. */
+static ndm_status compare_steps(ndm_context *context, const char *path, int64_t step)
+{
+    int64_t n = ndm_context_size(context), *all = calloc((size_t)n, sizeof *all), other = 0;
+
+    if (!all)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory to ask %lld ranks", (long long)n);
+    ndm_status status = ndm_world_exchange(context->world, &step, (int64_t)sizeof step, all);
+    while (status == NDM_OK && other < n && all[other] == all[0])
+        other++;
+    if (status == NDM_OK && other < n)
+        status = ndm_error_set(NDM_ERR_MISMATCH, __FILE__, __LINE__,
+                               "%s: is step %lld on rank 0 and step %lld on rank %lld", path,
+                               (long long)all[0], (long long)all[other], (long long)other);
+    free(all);
+    return status;
+}
+
 ndm_status ndm_checkpoint_load(ndm_trainer *trainer, const char *path, ndm_checkpoint_state *state)
 {
     ndm_model *model = ndm_trainer_model(trainer);
 
     NDM_TRY(ndm_model_change(model));
-    return ndm_context_agree(ndm_model_context(model), load(trainer, path, state));
+    NDM_TRY(ndm_context_agree(ndm_model_context(model), load(trainer, path, state)));
+    return compare_steps(ndm_model_context(model), path, state->step);
 }
 
 /* ---- the newest --------------------------------------------------------------------------- */

@@ -50,6 +50,8 @@ static ndm_status plan_stem(ndm_save *s, int stem)
 static ndm_status make_folder(const ndm_save *s)
 {
     NDM_TRY(ndm_file_make_dirs(s->folder));
+    if (s->options->local && s->options->keep > 0) /* all hosts have the newest by now */
+        NDM_TRY(ndm_checkpoint_retain(s->folder, s->options->keep + 1, s->facts.state.step));
     NDM_TRY(ndm_checkpoint_check_space(s->folder, s->bytes));
     NDM_TRY(ndm_checkpoint_remove(s->temporary));
     return ndm_file_make_dirs(s->temporary);
@@ -137,9 +139,11 @@ static ndm_status write_part(const ndm_save *s, ndm_save_phase phase)
 static ndm_status write_all(ndm_save *s)
 {
     if (!ndm_file_is_dir(s->temporary))
-        NDM_FAIL(NDM_ERR_IO,
-                 "%s: rank 0 has made it, and it is not here: all hosts must see one file system",
-                 s->temporary);
+        NDM_FAIL(
+            NDM_ERR_IO,
+            "%s: rank 0 has made it, and it is not here: all hosts must see one file system, or "
+            "save to their own (--save-local)",
+            s->temporary);
     NDM_TRY(ndm_tasks_run(s->model->n_units * NDM_CHECKPOINT_STEMS, s->threads, write_task, s));
     for (int i = 0; i < NDM_CHECKPOINT_STEMS; i++)
         NDM_TRY(ndm_safetensors_writer_sync(s->writers[i]));
@@ -246,7 +250,9 @@ static ndm_status finish(ndm_save *s)
     NDM_TRY(write_sums(s));
     NDM_TRY(write_trainer(s));
     NDM_TRY(ndm_checkpoint_publish(s->folder, s->temporary, s->path));
-    return ndm_checkpoint_retain(s->folder, s->options->keep, s->facts.state.step);
+    return s->options->local
+               ? NDM_OK
+               : ndm_checkpoint_retain(s->folder, s->options->keep, s->facts.state.step);
 }
 
 ndm_status ndm_save_run_phase(ndm_save *save, ndm_save_phase phase)

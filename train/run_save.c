@@ -17,7 +17,9 @@
 
 static ndm_status find_latest(ndm_training *r, const char *folder, bool required)
 {
-    NDM_TRY(ndm_checkpoint_latest(r->context, folder, r->resumed, sizeof r->resumed));
+    NDM_TRY(ndm_option_bool(r->options, "save-local")
+                ? ndm_checkpoint_latest_local(r->context, folder, r->resumed, sizeof r->resumed)
+                : ndm_checkpoint_latest(r->context, folder, r->resumed, sizeof r->resumed));
     if (r->resumed[0])
         return NDM_OK;
     if (required)
@@ -108,6 +110,7 @@ static ndm_status create_saver(ndm_training *r, const char *folder)
 
     o.keep = ndm_option_int64(r->options, "save-total-limit");
     o.shard_bytes = ndm_option_int64(r->options, "export-shard-size");
+    o.local = ndm_option_bool(r->options, "save-local");
     o.seed = (uint64_t)ndm_option_int64(r->options, "seed");
     o.background = ndm_option_bool(r->options, "save-async") &&
                    ndm_option_int64(r->options, "save-every") > 0;

@@ -25,11 +25,14 @@ typedef struct ndm_checkpoint_options {
     bool background;          /**< write from a copy while training goes on; default true */
     uint64_t seed;            /**< kept for the run that goes on; default 0 */
     const char *options_json; /**< NULL, or a JSON object that trainer.json keeps as "options" */
+    bool local; /**< the folder is on each host's own disk: every host that has a whole replica
+                   writes a whole checkpoint; an old one stays until the next save; default false */
 } ndm_checkpoint_options;
 
-#define NDM_CHECKPOINT_OPTIONS_INIT                                                          \
-    {                                                                                        \
-        sizeof(ndm_checkpoint_options), 0, (int64_t)5 << 30, (int64_t)1 << 20, true, 0, NULL \
+#define NDM_CHECKPOINT_OPTIONS_INIT                                                           \
+    {                                                                                         \
+        sizeof(ndm_checkpoint_options), 0, (int64_t)5 << 30, (int64_t)1 << 20, true, 0, NULL, \
+            false                                                                             \
     }
 
 /** What a checkpoint says about its run. */
@@ -110,6 +113,11 @@ NDM_API NDM_MUST_USE ndm_status ndm_checkpoint_load(ndm_trainer *trainer, const 
  */
 NDM_API NDM_MUST_USE ndm_status ndm_checkpoint_latest(ndm_context *context, const char *folder,
                                                       char *path, size_t path_bytes);
+/** As that, of folders on each host's own disk: the newest that all hosts have. NDM_ERR_IO also
+ * where one host has some and another none. */
+NDM_API NDM_MUST_USE ndm_status ndm_checkpoint_latest_local(ndm_context *context,
+                                                            const char *folder, char *path,
+                                                            size_t path_bytes);
 
 #ifdef __cplusplus
 }

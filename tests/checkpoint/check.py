@@ -172,6 +172,72 @@ def retain(b):
     expect(names == ["step-00000006", "step-00000007"], f"{names} are left")
 
 
+# ---- disks of hosts ----
+
+class Host:
+    """A host of its own, as ndmesh sees it: another UTS namespace, and a folder that the others do not use."""
+
+    def __init__(self, b, name):
+        self.folder = b.folder / name
+        self.folder.mkdir()
+        shutil.copy(b.folder / "train.txt", self.folder)
+        self.sleeper = subprocess.Popen(["unshare", "--uts", "sleep", "300"], stderr=subprocess.DEVNULL)
+        self.enter = ["nsenter", "-t", str(self.sleeper.pid), "--uts"]
+
+    def works(self):
+        time.sleep(0.2)
+        return self.sleeper.poll() is None and subprocess.run([*self.enter, "true"], stderr=subprocess.DEVNULL).returncode == 0
+
+
+def on_hosts(b, hosts, mesh, *args, code=0):
+    """Two ranks on each host."""
+    command, line = b.command(mesh, *args)[3:], [b.options.mpiexec]
+    for host in hosts:
+        line += [":"] * (host is not hosts[0]) + ["-n", "2", "-wdir", host.folder, *host.enter, *command]
+    return b.run(line, code)
+
+
+def steps_of(host):
+    return sorted(p.name for p in (host.folder / "s").iterdir())
+
+
+def check_hosts(b, hosts):
+    args, mesh = ("--save-dir=s", "--save-local", "--save-every=2", "--save-total-limit=1", "--metrics=m.jsonl"), (2, 2, 1, 1)
+    on_hosts(b, hosts, mesh, "--steps=6", *args)
+    for host in hosts:  # the one before stays until all are known to have the newest
+        expect(steps_of(host) == ["step-00000004", "step-00000006"], f"{steps_of(host)}")
+        b.checkpoint("verify", host.folder / "s/step-00000006")
+        b.same_tensors(host.folder / "s/step-00000006", hosts[0].folder / "s/step-00000006")
+    shutil.rmtree(hosts[1].folder / "s/step-00000006")  # as if killed between the two
+    on_hosts(b, hosts, mesh, "--steps=6", *args, "--resume=latest")
+    expect([line["step"] for line in b.lines(hosts[0].folder / "m.jsonl") if "step" in line] == [1, 2, 3, 4, 5, 6, 5, 6],
+           "not the newest that both hosts have")
+    shutil.rmtree(hosts[0].folder / "s")
+    text = on_hosts(b, hosts, mesh, "--steps=7", *args, "--resume=latest", code=1).stderr
+    expect("has none" in text, f"no word of the host without checkpoints: {text}")
+    text = on_hosts(b, hosts, (1, 4, 1, 1), "--steps=1", *args, code=3).stderr
+    expect("need a whole replica on each" in text and "2 of the 4 ranks of replica 0" in text, f"not refused: {text}")
+    text = on_hosts(b, hosts, mesh, "--steps=2", "--save-dir=t", code=1).stderr
+    expect("--save-local" in text, f"no word of --save-local: {text}")
+
+
+def local(b):
+    """With --save-local every host saves a whole checkpoint, and the newest that all have is gone on from."""
+    for name, more in (("all", ()), ("own", ("--save-local",))):
+        b.train((2, 2, 1, 1), "--steps=2", f"--save-dir={name}", *more)
+    b.same_tensors("all/step-00000002", "own/step-00000002")
+    hosts = [Host(b, "a"), Host(b, "b")]
+    try:
+        if all([host.works() for host in hosts]):
+            check_hosts(b, hosts)
+        else:
+            print("      one host only: there are no UTS namespaces to be had", flush=True)
+    finally:
+        for host in hosts:
+            host.sleeper.kill()
+            host.sleeper.wait()
+
+
 # ---- damage ----
 
 def corrupt(b):
@@ -439,7 +505,7 @@ def transformers(b):
             print(f"      {folder} in {ours}: logits differ by {error:.1e} of the largest", flush=True)
 
 
-CHECKS = (resume, position, mixture, latest, retain, corrupt, full, kill, signals, evaluate, dry, export, transformers)
+CHECKS = (resume, position, mixture, latest, retain, local, corrupt, full, kill, signals, evaluate, dry, export, transformers)
 
 
 def main():
