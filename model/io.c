@@ -9,6 +9,7 @@
 #include "core/log.h"
 #include "model/model.h"
 #include "model/safetensors.h"
+#include "model/safetensors_window.h"
 
 /* ---- names -------------------------------------------------------------------------------- */
 
@@ -98,11 +99,14 @@ ndm_status ndm_model_check_weights(const ndm_model *m, const char *folder)
 
 static ndm_status load(ndm_model *m, const char *folder)
 {
+    ndm_window window = {0};
     ndm_safetensors *file;
 
     NDM_TRY(ndm_safetensors_open(folder, &file));
+    ndm_safetensors_set_source(file, ndm_window_read, &window);
     ndm_status status = load_from(m, file);
     ndm_safetensors_close(file);
+    ndm_window_finish(&window);
     return status;
 }
 

@@ -132,6 +132,7 @@ ndm_status ndm_safetensors_read(const ndm_safetensors *r, const char *name, int6
 {
     const ndm_tensor_info *info = ndm_safetensors_find(r, name);
     const struct ndm_safetensors_file *f;
+    int64_t width, stage_bytes;
     ndm_status status;
     void *stage;
 
@@ -139,9 +140,10 @@ ndm_status ndm_safetensors_read(const ndm_safetensors *r, const char *name, int6
         return missing(r, name);
     f = &r->files[info->file];
     NDM_TRY(ndm_tensor_check_range(info, f->path, first, n, dtype));
-    NDM_TRY(make_stage(f->path, NDM_SAFETENSORS_CHUNK_BYTES, &stage));
-    status = read_run(r, info, info->offset + first * (int64_t)ndm_dtype_bytes(info->dtype), n, dst,
-                      dtype, stage);
+    width = (int64_t)ndm_dtype_bytes(info->dtype);
+    stage_bytes = n < NDM_SAFETENSORS_CHUNK_BYTES / width ? n * width : NDM_SAFETENSORS_CHUNK_BYTES;
+    NDM_TRY(make_stage(f->path, stage_bytes + 1, &stage));
+    status = read_run(r, info, info->offset + first * width, n, dst, dtype, stage);
     free(stage);
     return status;
 }
