@@ -4,6 +4,7 @@
 #include "cuemu_cublas.h"
 
 #include <cublasLt.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,6 +27,20 @@ typedef struct {
     int batch;
 } layout;
 
+typedef struct {
+    uint32_t align[4]; /* that callers promise for A, B, C, D; bytes */
+} preference;
+
+typedef struct { /* what an algorithm was found for: used for anything else, GPUs fail or go wrong
+                  */
+    uint32_t magic, align[4];
+    int m, n, k;
+} algorithm;
+
+enum { ALGORITHM_MAGIC = 0x63756c74, ALIGN_BYTES = 256 };
+
+_Static_assert(sizeof(preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t), "fits");
+_Static_assert(sizeof(algorithm) <= sizeof(cublasLtMatmulAlgo_t), "fits");
 _Static_assert(sizeof(matmul) <= sizeof(cublasLtMatmulDescOpaque_t), "fits the opaque descriptor");
 _Static_assert(sizeof(layout) <= sizeof(cublasLtMatrixLayoutOpaque_t), "fits the opaque layout");
 
@@ -186,31 +201,45 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t desc,
     }
 }
 
-cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t preference,
-                                                     size_t bytes)
+cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t desc, size_t bytes)
 {
-    memset(preference, 0, bytes);
+    memset(desc, 0, bytes);
+    for (int i = 0; i < 4; i++)
+        ((preference *)desc)->align[i] = ALIGN_BYTES;
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference)
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *desc)
 {
-    *preference = calloc(1, sizeof **preference);
-    return *preference ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_ALLOC_FAILED;
+    *desc = calloc(1, sizeof **desc);
+    if (!*desc)
+        return CUBLAS_STATUS_ALLOC_FAILED;
+    return cublasLtMatmulPreferenceInit_internal(*desc, sizeof **desc);
 }
 
-cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t desc)
 {
-    free(preference);
+    free(desc);
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t desc,
                                                     cublasLtMatmulPreferenceAttributes_t attribute,
                                                     const void *from, size_t bytes)
 {
-    (void)attribute; /* the one algorithm takes no workspace and any alignment */
-    return preference && from && bytes ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+    preference *p = (preference *)desc;
+    switch (attribute) {
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
+        return ASSIGN(p->align[0]);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
+        return ASSIGN(p->align[1]);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
+        return ASSIGN(p->align[2]);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
+        return ASSIGN(p->align[3]);
+    default: /* workspace, waves and such: the one algorithm asks for nothing */
+        return CUBLAS_STATUS_SUCCESS;
+    }
 }
 
 /* ---- products ---- */
@@ -288,34 +317,54 @@ static cublasStatus_t describe(const matmul *d, const layout *a, const layout *b
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t preference, int asked,
+                                              cublasLtMatmulPreference_t limits, int asked,
                                               cublasLtMatmulHeuristicResult_t results[], int *found)
 {
     cuemu_gemm g;
-    (void)preference;
     *found = 0;
-    if (!handle || asked < 1)
+    if (!handle || !limits || asked < 1)
         return CUBLAS_STATUS_INVALID_VALUE;
     cublasStatus_t status = describe((const matmul *)desc, (const layout *)a, (const layout *)b,
                                      (const layout *)c, (const layout *)d, &g);
     if (status)
         return status;
+    algorithm *best = (algorithm *)&results[0].algo;
     memset(&results[0], 0, sizeof results[0]);
     results[0].wavesCount = 1;
+    *best = (algorithm){.magic = ALGORITHM_MAGIC, .m = g.m, .n = g.n, .k = g.k};
+    memcpy(best->align, ((const preference *)limits)->align, sizeof best->align);
     *found = 1;
     return CUBLAS_STATUS_SUCCESS;
+}
+
+static bool algorithm_fits(const algorithm *x, const cuemu_gemm *g)
+{
+    const void *at[] = {g->a, g->b, g->beta != 0 ? g->c : NULL, g->d};
+    static const char names[] = "ABCD";
+    if (!x)
+        return true;
+    if (x->magic != ALGORITHM_MAGIC || x->m != g->m || x->n != g->n || x->k != g->k) {
+        fprintf(stderr, "cuemu: cuBLASLt: an algorithm for %d x %d x %d, used for %d x %d x %d\n",
+                x->m, x->n, x->k, g->m, g->n, g->k);
+        return false;
+    }
+    for (int i = 0; i < 4; i++)
+        if (x->align[i] && (uintptr_t)at[i] % x->align[i]) {
+            fprintf(stderr, "cuemu: cuBLASLt: %c at %p is not on %u bytes, as was promised\n",
+                    names[i], at[i], x->align[i]);
+            return false;
+        }
+    return true;
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha,
                               const void *a, cublasLtMatrixLayout_t layout_a, const void *b,
                               cublasLtMatrixLayout_t layout_b, const void *beta, const void *c,
                               cublasLtMatrixLayout_t layout_c, void *d,
-                              cublasLtMatrixLayout_t layout_d,
-                              const cublasLtMatmulAlgo_t *algorithm, void *workspace,
-                              size_t workspace_bytes, cudaStream_t stream)
+                              cublasLtMatrixLayout_t layout_d, const cublasLtMatmulAlgo_t *chosen,
+                              void *workspace, size_t workspace_bytes, cudaStream_t stream)
 {
     cuemu_gemm g;
-    (void)algorithm;
     if (!handle || (workspace_bytes && !cuemu_is_device(workspace, workspace_bytes)))
         return CUBLAS_STATUS_INVALID_VALUE;
     cublasStatus_t status = describe((const matmul *)desc, (const layout *)layout_a,
@@ -329,5 +378,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     g.b = b;
     g.c = c;
     g.d = d;
-    return cuemu_blas_product(&g, stream);
+    return algorithm_fits((const algorithm *)chosen, &g) ? cuemu_blas_product(&g, stream)
+                                                         : CUBLAS_STATUS_INVALID_VALUE;
 }

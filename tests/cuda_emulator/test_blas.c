@@ -224,6 +224,20 @@ static void lt_adds_the_bias(void **state)
     free(bias);
 }
 
+/* An algorithm holds for the sizes and the alignment it was found for. */
+static void lt_refuses_broken_promises(void **state)
+{
+    (void)state;
+    product p = {16, 16, 16, 1, true, false, 1, 0, CUDA_R_16BF, CUDA_R_16BF};
+    char *d = on_device(NULL, 4096);
+    OK(cudaMemset(d, 0, 4096));
+    OK(lt_product(&p, d, d + 1024, d + 2048, NULL, NULL, NULL, p.type));
+    assert_int_equal(lt_product(&p, d + 16, d + 1024, d + 2048, NULL, NULL, NULL, p.type),
+                     CUBLAS_STATUS_INVALID_VALUE);
+    OK(cudaStreamSynchronize(stream));
+    OK(cudaFree(d));
+}
+
 static void lt_multiplies_fp8_with_scales(void **state)
 {
     (void)state;
@@ -316,6 +330,7 @@ int main(void)
         cmocka_unit_test(tf32_only_where_asked),
         cmocka_unit_test(wrong_calls_are_refused),
         cmocka_unit_test(lt_adds_the_bias),
+        cmocka_unit_test(lt_refuses_broken_promises),
         cmocka_unit_test(lt_multiplies_fp8_with_scales),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
