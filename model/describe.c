@@ -104,10 +104,10 @@ static void describe_uses(const ndm_model *m, const uses *u, retold *r)
 {
     const ndm_sizes *s = &m->size;
     ndm_describe_args regions = {.dtype = m->dtype,
-                                 .rows = s->padded,
+                                 .rows = s->padded / m->region.parts,
                                  .hidden = s->hidden,
-                                 .column_inputs = u->inputs,
-                                 .row_outputs = u->outputs};
+                                 .column_inputs = u->inputs * m->region.parts,
+                                 .row_outputs = u->outputs * m->region.parts};
     ndm_describe_args attention = {.dtype = m->dtype,
                                    .rows = s->rows,
                                    .hidden = s->hidden,

@@ -13,6 +13,7 @@
 #include "model/memory.h"
 #include "model/safetensors.h"
 #include "strategies/internal.h"
+#include "strategies/linear.h"
 #include <ndmesh/linear.h>
 #include <ndmesh/model.h>
 
@@ -90,7 +91,17 @@ typedef struct ndm_sizes {
     int64_t chunk;   /* rows of logits at a time */
 } ndm_sizes;
 
-enum { NDM_DATA_ARRAYS = 7 };
+enum { NDM_DATA_ARRAYS = 7, NDM_REGION_PARTS_MAX = 16 };
+
+/* How rows enter and leave the regions that tp splits (model/region.c). */
+typedef struct ndm_regions {
+    int64_t parts;          /* 1: whole, on the compute stream */
+    ndm_stream *stream;     /* of the parts' collectives; NULL with one part */
+    void *own_in, *own_out; /* [L, C] this rank's rows on either side; NULL: they lie among all */
+    ndm_event *ready[NDM_REGION_PARTS_MAX], *done[NDM_REGION_PARTS_MAX];
+    int64_t started, waited; /* parts of the present passage; those that compute has waited for */
+    bool d_out_shared;       /* the ranks of tp see one d_out */
+} ndm_regions;
 
 struct ndm_model {
     ndm_context *context;
@@ -98,6 +109,7 @@ struct ndm_model {
     char *folder; /* that the config came from; NULL for a preset */
     ndm_model_options options;
     ndm_sizes size;
+    ndm_regions region;
     ndm_block *blocks; /* [n_blocks]: embed, layers, head */
     int64_t n_blocks;
     ndm_unit **units; /* [n_units] */
@@ -220,6 +232,33 @@ NDM_MUST_USE ndm_status ndm_model_split_path(const char *file, char **folder, ch
 
 /* logits.c: copies a chunk's logits, rows [row, row + rows), to the tap, if there is one. */
 NDM_MUST_USE ndm_status ndm_model_tap_logits(ndm_model *model, int64_t row, int64_t rows);
+
+/* region.c: passing into and out of a split region. Own rows and all rows; a passage in parts goes
+ * on until settle() or the next one, before which nobody reads or writes them. */
+typedef enum ndm_region_side { NDM_REGION_IN, NDM_REGION_OUT } ndm_region_side;
+int64_t ndm_region_parts(const ndm_model *model, int64_t rows, int64_t tp);
+NDM_MUST_USE ndm_status ndm_region_init(ndm_model *model);
+void ndm_region_finish(ndm_model *model);
+void *ndm_region_own_in(const ndm_model *model, void *full);
+void *ndm_region_own_out(const ndm_model *model, void *full);
+NDM_MUST_USE ndm_status ndm_region_start(ndm_model *model, ndm_region_side side,
+                                         ndm_direction direction, int64_t part, void *own,
+                                         void *full);
+NDM_MUST_USE ndm_status ndm_region_wait(ndm_model *model, int64_t part);
+NDM_MUST_USE ndm_status ndm_region_settle(ndm_model *model);
+NDM_MUST_USE ndm_status ndm_region_pass(ndm_model *model, ndm_region_side side,
+                                        ndm_direction direction, void *own, void *full);
+/* Where the gradient of the stream goes out from: the own rows of d_out, if all ranks see it. */
+NDM_MUST_USE ndm_status ndm_region_place_grad(ndm_model *model, void **own);
+/* The products of linears at a region's sides, part by part. */
+NDM_MUST_USE ndm_status ndm_region_multiply_in(ndm_model *model, const ndm_linear *linear,
+                                               const void *x, void *y);
+NDM_MUST_USE ndm_status ndm_region_multiply_out(ndm_model *model, const ndm_linear *linear,
+                                                const void *x);
+NDM_MUST_USE ndm_status ndm_region_backward_in(ndm_model *model, const ndm_linear *linear,
+                                               const void *x, const void *dy);
+NDM_MUST_USE ndm_status ndm_region_backward_out(ndm_model *model, const ndm_linear *linear,
+                                                const void *x, void *dx);
 
 /* weights.c: the specs of one block; sets block->param relative to `base`. Names are malloc'ed into
  * specs. */

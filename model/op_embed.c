@@ -33,9 +33,10 @@ ndm_status ndm_embed_forward(const ndm_run *run)
     NDM_TRY(ndm_embedding(m->context->compute, &args));
     m->stream = x0;
     m->pending = false;
+    if (m->region.parts > 1) /* own rows have no place among all: they go where they belong */
+        return ndm_region_pass(m, NDM_REGION_OUT, NDM_FORWARD, x0, full);
     void *mine = ndm_model_at(m, full, s->row0 * s->hidden);
-    NDM_TRY(
-        ndm_engine_linear_out(m->context, NDM_FORWARD, mine, full, s->padded, s->hidden, m->dtype));
+    NDM_TRY(ndm_region_pass(m, NDM_REGION_OUT, NDM_FORWARD, mine, full));
     if (!split)
         return NDM_OK;
     return ndm_copy(m->context->compute, x0, mine,
@@ -63,7 +64,9 @@ ndm_status ndm_embed_backward(const ndm_run *run)
         .position_rows = m->config.max_positions,
     };
 
-    NDM_TRY(ndm_engine_linear_out(m->context, NDM_BACKWARD, m->grad, full, s->padded, s->hidden,
-                                  m->dtype));
+    void *own;
+    NDM_TRY(ndm_region_place_grad(m, &own));
+    NDM_TRY(ndm_region_pass(m, NDM_REGION_OUT, NDM_BACKWARD, own, full));
+    NDM_TRY(ndm_region_settle(m));
     return ndm_embedding_backward(m->context->compute, &args);
 }

@@ -21,7 +21,7 @@ static ndm_status final_norm_forward(const ndm_run *run)
         .layer_norm = layer_norm,
         .x_dtype = m->dtype,
         .x = m->stream,
-        .residual = ndm_model_at(m, m->branch, m->size.row0 * m->size.hidden),
+        .residual = ndm_region_own_out(m, m->branch),
         .sum = m->x_final,
         .weight = ndm_block_weight(run->block, W_NORM_F),
         .bias = ndm_block_weight(run->block, B_NORM_F),
@@ -30,7 +30,7 @@ static ndm_status final_norm_forward(const ndm_run *run)
         .weight_offset = m->config.norm_weight_offset,
         .n = m->size.local,
         .width = m->size.hidden,
-        .y = ndm_model_at(m, m->h_final, m->size.row0 * m->size.hidden),
+        .y = ndm_region_own_in(m, m->h_final),
         .mean = layer_norm ? m->mean_final : NULL,
         .rstd = m->rstd_final,
     };
@@ -46,7 +46,7 @@ static ndm_status final_norm_backward(const ndm_run *run)
         .layer_norm = layer_norm,
         .x_dtype = m->dtype,
         .x = m->x_final,
-        .dy = ndm_model_at(m, m->d_full, m->size.row0 * m->size.hidden),
+        .dy = ndm_region_own_out(m, m->d_full),
         .mean = layer_norm ? m->mean_final : NULL,
         .rstd = m->rstd_final,
         .weight = ndm_block_weight(run->block, W_NORM_F),
@@ -170,11 +170,12 @@ ndm_status ndm_head_forward(const ndm_run *run, bool grad)
 {
     ndm_model *m = run->model;
     const ndm_sizes *s = &m->size;
-    int64_t own = s->row0 * s->hidden;
 
+    NDM_TRY(ndm_region_settle(m)); /* the last branch */
     NDM_TRY(final_norm_forward(run));
-    NDM_TRY(ndm_engine_linear_in(m->context, NDM_FORWARD, ndm_model_at(m, m->h_final, own),
-                                 m->h_final, s->padded, s->hidden, m->dtype));
+    NDM_TRY(ndm_region_pass(m, NDM_REGION_IN, NDM_FORWARD, ndm_region_own_in(m, m->h_final),
+                            m->h_final));
+    NDM_TRY(ndm_region_settle(m));
     for (int64_t row = 0; row < s->padded; row += s->chunk) {
         int64_t rows = s->padded - row < s->chunk ? s->padded - row : s->chunk;
         NDM_TRY(chunk_logits(run, row, rows));
@@ -185,7 +186,8 @@ ndm_status ndm_head_forward(const ndm_run *run, bool grad)
     }
     if (!grad)
         return NDM_OK;
-    NDM_TRY(ndm_engine_linear_in(m->context, NDM_BACKWARD, ndm_model_at(m, m->d_full, own),
-                                 m->d_full, s->padded, s->hidden, m->dtype));
+    NDM_TRY(ndm_region_pass(m, NDM_REGION_IN, NDM_BACKWARD, ndm_region_own_out(m, m->d_full),
+                            m->d_full));
+    NDM_TRY(ndm_region_settle(m));
     return final_norm_backward(run);
 }

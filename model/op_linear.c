@@ -30,8 +30,8 @@ ndm_status ndm_op_column_forward(const ndm_run *run, const ndm_model_op *op)
 {
     ndm_linear linear = linear_of(run, op);
 
-    return ndm_linear_multiply(&linear, run->model->size.padded, ndm_run_slot(run, op->in),
-                               ndm_run_slot(run, op->out));
+    return ndm_region_multiply_in(run->model, &linear, ndm_run_slot(run, op->in),
+                                  ndm_run_slot(run, op->out));
 }
 
 ndm_status ndm_op_column_backward(const ndm_run *run, const ndm_model_op *op)
@@ -40,6 +40,8 @@ ndm_status ndm_op_column_backward(const ndm_run *run, const ndm_model_op *op)
     const ndm_sizes *s = &m->size;
     ndm_linear linear = linear_of(run, op);
 
+    if (m->region.parts > 1)
+        return ndm_region_backward_in(m, &linear, ndm_run_slot(run, op->in), grad_of_out(run, op));
     return ndm_linear_backward(&linear, s->padded, ndm_run_slot(run, op->in), grad_of_out(run, op),
                                m->d_full, ndm_model_at(m, m->d_full, s->row0 * s->hidden));
 }
@@ -52,17 +54,22 @@ ndm_status ndm_op_row_forward(const ndm_run *run, const ndm_model_op *op)
     const ndm_sizes *s = &m->size;
     ndm_linear linear = linear_of(run, op);
 
-    NDM_TRY(ndm_linear_forward(&linear, s->padded, ndm_run_slot(run, op->in), m->branch,
-                               ndm_model_at(m, m->branch, s->row0 * s->hidden)));
     m->pending = true;
-    return NDM_OK;
+    if (m->region.parts > 1)
+        return ndm_region_multiply_out(m, &linear, ndm_run_slot(run, op->in));
+    return ndm_linear_forward(&linear, s->padded, ndm_run_slot(run, op->in), m->branch,
+                              ndm_model_at(m, m->branch, s->row0 * s->hidden));
 }
 
 ndm_status ndm_op_row_backward(const ndm_run *run, const ndm_model_op *op)
 {
     ndm_model *m = run->model;
     ndm_linear linear = linear_of(run, op);
+    void *dx = op->in == S_ATT ? m->d_att : m->d_act, *own;
 
-    return ndm_linear_backward(&linear, m->size.padded, ndm_run_slot(run, op->in), m->grad,
-                               m->d_out, op->in == S_ATT ? m->d_att : m->d_act);
+    if (m->region.parts > 1)
+        return ndm_region_backward_out(m, &linear, ndm_run_slot(run, op->in), dx);
+    NDM_TRY(ndm_region_place_grad(m, &own));
+    return ndm_linear_backward(&linear, m->size.padded, ndm_run_slot(run, op->in), own, m->d_out,
+                               dx);
 }

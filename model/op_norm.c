@@ -18,8 +18,7 @@ static void choose_stream(const ndm_run *run, const ndm_model_op *op, ndm_norm_a
         args->x = kept;
     } else {
         args->x = m->stream;
-        args->residual = m->pending ? ndm_model_at(m, m->branch, m->size.row0 * m->size.hidden)
-                                    : NULL;
+        args->residual = m->pending ? ndm_region_own_out(m, m->branch) : NULL;
         args->sum = m->pending ? kept : NULL;
     }
     m->stream = kept;
@@ -40,15 +39,15 @@ ndm_status ndm_op_norm_forward(const ndm_run *run, const ndm_model_op *op)
         .weight_offset = m->config.norm_weight_offset,
         .n = m->size.local,
         .width = m->size.hidden,
-        .y = ndm_model_at(m, ndm_run_slot(run, op->out), m->size.row0 * m->size.hidden),
+        .y = ndm_region_own_in(m, ndm_run_slot(run, op->out)),
         .mean = layer_norm ? ndm_run_slot(run, op->mean) : NULL,
         .rstd = ndm_run_slot(run, op->rstd),
     };
 
     choose_stream(run, op, &args);
+    NDM_TRY(ndm_region_settle(m)); /* the branch before */
     NDM_TRY(ndm_norm(m->context->compute, &args));
-    return ndm_engine_linear_in(m->context, NDM_FORWARD, args.y, ndm_run_slot(run, op->out),
-                                m->size.padded, m->size.hidden, m->dtype);
+    return ndm_region_pass(m, NDM_REGION_IN, NDM_FORWARD, args.y, ndm_run_slot(run, op->out));
 }
 
 ndm_status ndm_op_norm_backward(const ndm_run *run, const ndm_model_op *op)
@@ -60,7 +59,7 @@ ndm_status ndm_op_norm_backward(const ndm_run *run, const ndm_model_op *op)
         .x_dtype = m->dtype,
         .accumulate = true, /* the stream's own gradient flows past the branch */
         .x = ndm_run_slot(run, op->stream),
-        .dy = ndm_model_at(m, m->d_full, m->size.row0 * m->size.hidden),
+        .dy = ndm_region_own_out(m, m->d_full),
         .mean = layer_norm ? ndm_run_slot(run, op->mean) : NULL,
         .rstd = ndm_run_slot(run, op->rstd),
         .weight = ndm_block_weight(run->block, op->w[0]),
@@ -74,5 +73,6 @@ ndm_status ndm_op_norm_backward(const ndm_run *run, const ndm_model_op *op)
         .workspace = m->workspace,
     };
 
+    NDM_TRY(ndm_region_settle(m)); /* dy */
     return ndm_norm_backward(m->context->compute, &args);
 }

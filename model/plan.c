@@ -86,7 +86,8 @@ static ndm_status set_sizes(ndm_model *m)
     m->use_index = ndm_context_axes_size(m->context, NDM_AXIS_CP) > 1;
     s->batch = m->options.micro_batch;
     s->rows = s->batch * s->tokens;
-    s->padded = round_up(s->rows, tp);
+    m->region.parts = ndm_region_parts(m, s->rows, tp);
+    s->padded = round_up(s->rows, tp * m->region.parts);
     s->local = split ? s->padded / tp : s->padded;
     s->row0 = split ? t * s->local : 0;
     s->hidden = c->hidden;
@@ -168,13 +169,13 @@ static ndm_status activations(ndm_model *m, int64_t n, void **pointer)
     return allocate(m, activation_bytes(m, n), NDM_MEMORY_ACTIVATIONS, pointer);
 }
 
-/* Rows that tp gathers: [N, C], one array for the ranks of a node. */
+/* Rows that tp gathers: [N, C], one array for the ranks of a node, unless they come in parts. */
 static ndm_status gathered_rows(ndm_model *m, void **pointer)
 {
     int64_t bytes = activation_bytes(m, m->size.local * m->size.hidden);
     ndm_comm *tp;
 
-    if (m->size.local == m->size.padded)
+    if (m->size.local == m->size.padded || m->region.parts > 1)
         return activations(m, m->size.padded * m->size.hidden, pointer);
     NDM_TRY(ndm_context_comm(m->context, NDM_AXIS_TP, &tp));
     return ndm_model_memory_take_gathered(&m->memory, tp, bytes, NDM_MEMORY_ACTIVATIONS, pointer);
@@ -186,6 +187,8 @@ static ndm_status partial_rows(ndm_model *m, void **pointer)
     int64_t bytes = activation_bytes(m, m->size.padded * m->size.hidden);
     ndm_comm *tp;
 
+    if (m->region.parts > 1)
+        return activations(m, m->size.padded * m->size.hidden, pointer);
     NDM_TRY(ndm_context_comm(m->context, NDM_AXIS_TP, &tp));
     return ndm_model_memory_take_readable(&m->memory, tp, bytes, NDM_MEMORY_ACTIVATIONS, pointer);
 }
@@ -264,6 +267,11 @@ static ndm_status allocate_shared(ndm_model *m)
     NDM_TRY(partial_rows(m, &m->d_full));
     if (s->local != s->padded)
         NDM_TRY(gathered_rows(m, &m->d_out));
+    m->region.d_out_shared = m->d_out && m->memory.pieces[m->memory.n - 1].shared;
+    if (s->local != s->padded && m->region.parts > 1) {
+        NDM_TRY(activations(m, local, &m->region.own_in));
+        NDM_TRY(activations(m, local, &m->region.own_out));
+    }
     NDM_TRY(activations(m, s->padded * s->q_width, &m->d_att));
     NDM_TRY(activations(m, s->padded * s->qkv_width, &m->d_qkv));
     NDM_TRY(activations(m, s->padded * s->ffn, &m->d_act));
@@ -320,6 +328,7 @@ static ndm_status allocate_device(ndm_model *m)
     NDM_TRY(allocate_data(m));
     NDM_TRY(allocate_shared(m));
     NDM_TRY(allocate_rope(m));
+    NDM_TRY(ndm_region_init(m));
     return m->memory.failed;
 }
 
@@ -332,6 +341,7 @@ ndm_status ndm_model_plan(ndm_model *model, const ndm_fsdp_config *fsdp)
 
 void ndm_model_unplan(ndm_model *m)
 {
+    ndm_region_finish(m);
     ndm_model_memory_finish(&m->memory);
     for (int i = 0; i < NDM_SLOT_COUNT; i++)
         free(m->slots[i]);

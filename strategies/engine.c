@@ -38,18 +38,30 @@ ndm_status ndm_engine_batch(ndm_context *context, int32_t *picks, int64_t *n)
     return NDM_OK;
 }
 
+ndm_status ndm_engine_region(ndm_context *context, bool in, ndm_direction direction, void *x,
+                             void *full, int64_t rows, int64_t width, ndm_dtype dtype,
+                             ndm_stream *stream)
+{
+    if (in) {
+        WALK(context, linear_in, context, direction, x, full, rows, width, dtype, stream);
+    } else {
+        WALK(context, linear_out, context, direction, x, full, rows, width, dtype, stream);
+    }
+    return NDM_OK;
+}
+
 ndm_status ndm_engine_linear_in(ndm_context *context, ndm_direction direction, void *x, void *full,
                                 int64_t rows, int64_t width, ndm_dtype dtype)
 {
-    WALK(context, linear_in, context, direction, x, full, rows, width, dtype, context->compute);
-    return NDM_OK;
+    return ndm_engine_region(context, true, direction, x, full, rows, width, dtype,
+                             context->compute);
 }
 
 ndm_status ndm_engine_linear_out(ndm_context *context, ndm_direction direction, void *x, void *full,
                                  int64_t rows, int64_t width, ndm_dtype dtype)
 {
-    WALK(context, linear_out, context, direction, x, full, rows, width, dtype, context->compute);
-    return NDM_OK;
+    return ndm_engine_region(context, false, direction, x, full, rows, width, dtype,
+                             context->compute);
 }
 
 ndm_status ndm_engine_loss_stats(ndm_context *context, float *stats, float *all, int64_t rows)

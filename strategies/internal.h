@@ -251,6 +251,10 @@ NDM_MUST_USE ndm_status ndm_engine_linear_in(ndm_context *context, ndm_direction
 NDM_MUST_USE ndm_status ndm_engine_linear_out(ndm_context *context, ndm_direction direction,
                                               void *x, void *full, int64_t rows, int64_t width,
                                               ndm_dtype dtype);
+/* Either of them, on a stream. */
+NDM_MUST_USE ndm_status ndm_engine_region(ndm_context *context, bool in, ndm_direction direction,
+                                          void *x, void *full, int64_t rows, int64_t width,
+                                          ndm_dtype dtype, ndm_stream *stream);
 /* Merges the softmax statistics of vocabulary slices, in place; all: room for every slice's. */
 NDM_MUST_USE ndm_status ndm_engine_loss_stats(ndm_context *context, float *stats, float *all,
                                               int64_t rows);

@@ -198,7 +198,7 @@ ndm_status ndm_linear_multiply(const ndm_linear *l, int64_t rows, const void *x,
     return NDM_OK;
 }
 
-static ndm_status grad_input(const ndm_linear *l, int64_t rows, const void *dy, void *dx)
+ndm_status ndm_linear_grad_input(const ndm_linear *l, int64_t rows, const void *dy, void *dx)
 {
     int64_t in = ndm_linear_in(l), out = ndm_linear_out(l);
     piece pieces[NDM_LINEAR_MAX];
@@ -229,7 +229,7 @@ static ndm_status grad_input(const ndm_linear *l, int64_t rows, const void *dy, 
 }
 
 /* dW += dy^T x as [out, in], or x^T dy as [in, out]. */
-static ndm_status grad_weight(const ndm_linear *l, int64_t rows, const void *x, const void *dy)
+ndm_status ndm_linear_grad_weight(const ndm_linear *l, int64_t rows, const void *x, const void *dy)
 {
     int64_t in = ndm_linear_in(l), out = ndm_linear_out(l);
     piece pieces[NDM_LINEAR_MAX];
@@ -261,7 +261,7 @@ static ndm_status grad_weight(const ndm_linear *l, int64_t rows, const void *x, 
 
 /* Sums of dy's columns. A row-parallel bias belongs to all tp ranks: each sums the rows it owns,
  * and with sequence parallelism the unit's reduction adds these up. */
-static ndm_status grad_bias(const ndm_linear *l, int64_t rows, const void *dy)
+ndm_status ndm_linear_grad_bias(const ndm_linear *l, int64_t rows, const void *dy)
 {
     int64_t out = ndm_linear_out(l);
     piece pieces[NDM_LINEAR_MAX];
@@ -315,12 +315,12 @@ static ndm_status column_backward(const ndm_linear *l, int64_t rows, const void 
     void *whole = rows_are_split(l) ? all : dx;
 
     if (dx) {
-        NDM_TRY(grad_input(l, rows, dy, whole));
+        NDM_TRY(ndm_linear_grad_input(l, rows, dy, whole));
         NDM_TRY(ndm_engine_linear_in(l->unit->context, NDM_BACKWARD, dx, whole, rows,
                                      ndm_linear_in(l), l->dtype));
     }
-    NDM_TRY(grad_weight(l, rows, x, dy));
-    return grad_bias(l, rows, dy);
+    NDM_TRY(ndm_linear_grad_weight(l, rows, x, dy));
+    return ndm_linear_grad_bias(l, rows, dy);
 }
 
 /* dy of own rows -> dy of all rows. */
@@ -331,12 +331,12 @@ static ndm_status row_backward(const ndm_linear *l, int64_t rows, const void *x,
     int64_t first, count;
 
     NDM_TRY(ndm_linear_rows(l->unit->context, rows, &first, &count));
-    NDM_TRY(grad_bias(l, count, dy));
+    NDM_TRY(ndm_linear_grad_bias(l, count, dy));
     NDM_TRY(ndm_engine_linear_out(l->unit->context, NDM_BACKWARD, own, whole, rows,
                                   ndm_linear_out(l), l->dtype));
     if (dx)
-        NDM_TRY(grad_input(l, rows, whole, dx));
-    return grad_weight(l, rows, x, whole);
+        NDM_TRY(ndm_linear_grad_input(l, rows, whole, dx));
+    return ndm_linear_grad_weight(l, rows, x, whole);
 }
 
 ndm_status ndm_linear_backward(const ndm_linear *linear, int64_t rows, const void *x,
@@ -355,7 +355,7 @@ ndm_status ndm_linear_backward(const ndm_linear *linear, int64_t rows, const voi
     if (role_of(linear) == NDM_ROLE_COLUMN)
         return column_backward(linear, rows, x, dy, all, dx);
     if (dx)
-        NDM_TRY(grad_input(linear, rows, dy, dx));
-    NDM_TRY(grad_weight(linear, rows, x, dy));
-    return grad_bias(linear, rows, dy);
+        NDM_TRY(ndm_linear_grad_input(linear, rows, dy, dx));
+    NDM_TRY(ndm_linear_grad_weight(linear, rows, x, dy));
+    return ndm_linear_grad_bias(linear, rows, dy);
 }

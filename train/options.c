@@ -266,6 +266,16 @@ static const ndm_option options[] = {
      .initially = "true when tp > 1",
      .help = "split activations by token between the regions of tp",
      .group = "Mesh"},
+    {.name = "tp-overlap-chunks",
+     .type = NDM_OPTION_INT,
+     .initial = "0",
+     .initially = "0: one, nothing overlaps",
+     .min = 0,
+     .max = 16,
+     .help =
+         "parts in which tp's collectives run beside the products that they feed; arrays are then "
+         "not shared",
+     .group = "Mesh"},
     {.name = "order",
      .type = NDM_OPTION_LIST,
      .commas = true,

@@ -143,6 +143,7 @@ void ndm_setup_model_options(const ndm_options *o, ndm_model_options *m)
     m->seq_len = ndm_option_int64(o, "seq-len");
     m->recompute = (ndm_recompute)ndm_option_enum(o, "recompute");
     m->head_chunk = ndm_option_int64(o, "head-chunk");
+    m->tp_overlap_chunks = ndm_option_int64(o, "tp-overlap-chunks");
     m->activation_dtype = activation_dtype(o);
     m->label_smoothing = ndm_option_double(o, "label-smoothing");
 }

@@ -39,11 +39,13 @@ typedef struct ndm_model_options {
     ndm_dtype activation_dtype; /**< of activations and their gradients: NDM_F32, NDM_BF16, or
                                    NDM_DTYPE_COUNT (default): the units' param_dtype where the
                                    device computes in it, else NDM_F32 */
+    int64_t tp_overlap_chunks;  /**< parts in which rows pass into and out of split regions, at most
+                                   16, so that products run beside collectives; 0 (default): one */
 } ndm_model_options;
 
-#define NDM_MODEL_OPTIONS_INIT                                                       \
-    {                                                                                \
-        sizeof(ndm_model_options), 1, 0, NDM_RECOMPUTE_NONE, 0, 0.0, NDM_DTYPE_COUNT \
+#define NDM_MODEL_OPTIONS_INIT                                                          \
+    {                                                                                   \
+        sizeof(ndm_model_options), 1, 0, NDM_RECOMPUTE_NONE, 0, 0.0, NDM_DTYPE_COUNT, 0 \
     }
 
 /** Sequences of one data-parallel rank, in host memory; cp ranks pass the whole sequences and take
