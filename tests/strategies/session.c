@@ -141,6 +141,7 @@ static ndm_status open_model(session *s)
     o.seq_len = t->seq_len;
     o.recompute = t->recompute;
     o.label_smoothing = t->label_smoothing;
+    o.tp_overlap_chunks = t->tp_overlap_chunks;
     o.head_chunk = t->preset ? 0 : 17;
     if (!t->preset)
         write_config(&t->shape, path, sizeof path);

@@ -36,6 +36,7 @@ typedef struct task {
     ndm_recompute recompute;
     int64_t seq_len, batch, accum, steps; /* batch: sequences of a step, over all ranks */
     double label_smoothing;
+    int64_t tp_overlap_chunks;   /* 0 = one */
     ndm_trainer_options trainer; /* grad_accum and steps are the task's */
     /* Sequence `index` of a step's global batch; comes filled with random tokens, all with labels.
      */

@@ -24,37 +24,41 @@ typedef struct entry {
     bool no_sequence_parallel;
     ndm_recompute recompute;
     const char *preset;
+    int64_t parts; /* of tp's regions; 0 = one */
 } entry;
 
 /* clang-format off */
 static const entry entries[] = {
-    {"", {4, 1, 1, 1}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny"},
-    {"zero 3", {1, 4, 1, 1}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny"},
-    {"zero 3, reshard to 2", {1, 4, 1, 1}, 3, 2, 0, false, 0, "llama-tiny"},
-    {"zero 3, no reshard", {1, 4, 1, 1}, 3, NDM_RESHARD_NEVER, 0, false, 0, "llama-tiny"},
-    {"zero 2", {1, 4, 1, 1}, 2, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny"},
-    {"zero 3", {2, 2, 1, 1}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny"},
-    {"sequence parallel", {1, 1, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny"},
-    {"no sequence parallel", {1, 1, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, true, 0, "llama-tiny"},
-    {"kv heads on 2 ranks each", {1, 1, 1, 4}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny"},
-    {"recompute full", {1, 1, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, false, NDM_RECOMPUTE_FULL, "llama-tiny"},
-    {"ring", {1, 1, 2, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_RING, false, 0, "llama-tiny"},
-    {"all_gather", {1, 1, 2, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ALL_GATHER, false, 0, "llama-tiny"},
-    {"ulysses", {1, 1, 2, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ULYSSES, false, 0, "llama-tiny"},
-    {"ring", {1, 1, 4, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_RING, false, 0, "llama-tiny"},
-    {"ddp + tp", {2, 1, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny"},
-    {"fsdp + tp", {1, 2, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny"},
-    {"ddp + cp", {2, 1, 2, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ALL_GATHER, false, 0, "llama-tiny"},
-    {"fsdp + cp", {1, 2, 2, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ALL_GATHER, false, 0, "llama-tiny"},
-    {"cp + tp", {1, 1, 2, 2}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ALL_GATHER, false, 0, "llama-tiny"},
-    {"hsdp + tp", {2, 2, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny"},
-    {"hsdp + cp", {2, 2, 2, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ALL_GATHER, false, 0, "llama-tiny"},
-    {"fsdp + cp + tp", {1, 2, 2, 2}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ALL_GATHER, false, 0, "llama-tiny"},
-    {NULL, {1, 4, 1, 1}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "gpt2-tiny"}, /* tied */
-    {NULL, {1, 4, 1, 1}, 3, 2, 0, false, 0, "gpt2-tiny"},
-    {NULL, {1, 2, 2, 2}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_RING, false, NDM_RECOMPUTE_SELECTIVE, "gpt2-tiny"},
-    {NULL, {1, 2, 2, 2}, 1, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ULYSSES, true, NDM_RECOMPUTE_FULL, "llama-tiny"},
-    {NULL, {2, 1, 4, 1}, 2, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_AUTO, false, NDM_RECOMPUTE_FULL, "llama-tiny"},
+    {"", {4, 1, 1, 1}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0},
+    {"zero 3", {1, 4, 1, 1}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0},
+    {"zero 3, reshard to 2", {1, 4, 1, 1}, 3, 2, 0, false, 0, "llama-tiny", 0},
+    {"zero 3, no reshard", {1, 4, 1, 1}, 3, NDM_RESHARD_NEVER, 0, false, 0, "llama-tiny", 0},
+    {"zero 2", {1, 4, 1, 1}, 2, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0},
+    {"zero 3", {2, 2, 1, 1}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0},
+    {"sequence parallel", {1, 1, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0},
+    {"no sequence parallel", {1, 1, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, true, 0, "llama-tiny", 0},
+    {"kv heads on 2 ranks each", {1, 1, 1, 4}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0},
+    {"recompute full", {1, 1, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, false, NDM_RECOMPUTE_FULL, "llama-tiny", 0},
+    {"in 4 parts", {1, 1, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 4},
+    {"ring", {1, 1, 2, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_RING, false, 0, "llama-tiny", 0},
+    {"all_gather", {1, 1, 2, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ALL_GATHER, false, 0, "llama-tiny", 0},
+    {"ulysses", {1, 1, 2, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ULYSSES, false, 0, "llama-tiny", 0},
+    {"ring", {1, 1, 4, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_RING, false, 0, "llama-tiny", 0},
+    {"ddp + tp", {2, 1, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0},
+    {"fsdp + tp", {1, 2, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0},
+    {"ddp + cp", {2, 1, 2, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ALL_GATHER, false, 0, "llama-tiny", 0},
+    {"fsdp + cp", {1, 2, 2, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ALL_GATHER, false, 0, "llama-tiny", 0},
+    {"cp + tp", {1, 1, 2, 2}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ALL_GATHER, false, 0, "llama-tiny", 0},
+    {"hsdp + tp", {2, 2, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0},
+    {"hsdp + cp", {2, 2, 2, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ALL_GATHER, false, 0, "llama-tiny", 0},
+    {"fsdp + cp + tp", {1, 2, 2, 2}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ALL_GATHER, false, 0, "llama-tiny", 0},
+    {NULL, {1, 4, 1, 1}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "gpt2-tiny", 0}, /* tied */
+    {NULL, {1, 4, 1, 1}, 3, 2, 0, false, 0, "gpt2-tiny", 0},
+    {NULL, {1, 2, 2, 2}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_RING, false, NDM_RECOMPUTE_SELECTIVE, "gpt2-tiny", 0},
+    {NULL, {1, 2, 2, 2}, 1, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ULYSSES, true, NDM_RECOMPUTE_FULL, "llama-tiny", 0},
+    {NULL, {1, 2, 2, 2}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_RING, false, NDM_RECOMPUTE_FULL, "llama-tiny", 3},
+    {NULL, {1, 1, 1, 4}, 3, NDM_RESHARD_ALWAYS, 0, true, NDM_RECOMPUTE_SELECTIVE, "llama-tiny", 2},
+    {NULL, {2, 1, 4, 1}, 2, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_AUTO, false, NDM_RECOMPUTE_FULL, "llama-tiny", 0},
 };
 /* clang-format on */
 enum { ENTRIES = sizeof entries / sizeof entries[0] };
@@ -180,6 +184,7 @@ static task task_of(const entry *e)
     t.cp_method = e->cp_method;
     t.no_sequence_parallel = e->no_sequence_parallel;
     t.recompute = e->recompute;
+    t.tp_overlap_chunks = e->parts;
     t.collectives = "mpi";
     t.fsdp.zero = e->zero;
     t.fsdp.reshard_after_forward = e->reshard;

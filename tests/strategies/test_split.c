@@ -76,6 +76,45 @@ static void case_17_kv_heads_that_do_not_fit_are_refused(void **state)
     check_refused(&t, "kv");
 }
 
+static void check_same_bits(const task *t)
+{
+    record first, second;
+
+    ok_all(task_run(t, MPI_COMM_WORLD, &first));
+    ok_all(task_run(t, MPI_COMM_WORLD, &second));
+    check_all(same_bits(&first, &second));
+    record_finish(&first);
+    record_finish(&second);
+}
+
+/* In 2, 3 and 5 parts, by messages and in shared memory, with whatever is made again. */
+static void rows_in_parts_change_nothing(void **state)
+{
+    static const int64_t parts[] = {2, 3, 5};
+    task t = task_default();
+    variant_list meshes;
+    int64_t k = 0;
+
+    (void)state;
+    t.steps = 2;
+    list_meshes(ndm_world_size(world), &meshes);
+    for (int64_t i = 0; i < meshes.n; i++) {
+        const int64_t *m = meshes.items[i].mesh;
+        t = task_on(t, m[0], m[1], m[2], m[3]);
+        if (m[NDM_TP] == 1 || task_refused(&t))
+            continue;
+        for (int recompute = 0; recompute <= NDM_RECOMPUTE_SELECTIVE; recompute++, k++) {
+            t.tp_overlap_chunks = parts[k % 3];
+            t.recompute = (ndm_recompute)recompute;
+            t.collectives = k % 4 == 3 ? "auto" : "mpi";
+            t.no_sequence_parallel = k % 5 == 4;
+            check_like_one_rank(&t);
+        }
+        check_same_bits(&t);
+    }
+    free(meshes.items);
+}
+
 static void case_18_odd_vocabulary_and_ffn_are_padded(void **state)
 {
     const MPI_Comm all = MPI_COMM_WORLD, self = MPI_COMM_SELF;
@@ -282,6 +321,7 @@ int main(void)
         cmocka_unit_test(case_09_replicated_weights_sum_over_tp),
         cmocka_unit_test(case_17_kv_heads_replicate),
         cmocka_unit_test(case_17_kv_heads_that_do_not_fit_are_refused),
+        cmocka_unit_test(rows_in_parts_change_nothing),
         cmocka_unit_test(case_18_odd_vocabulary_and_ffn_are_padded),
         cmocka_unit_test(case_19_label_smoothing_over_vocabulary_slices),
         cmocka_unit_test(case_20_the_padding_row_learns_nothing),
