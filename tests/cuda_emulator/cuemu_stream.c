@@ -101,7 +101,7 @@ cudaError_t cuemu_drain_all(void)
 {
     cuemu_own_stream();
     for (int i = 0; i < CUEMU_STREAMS; i++)
-        if (streams[i].live || CUEMU_CONTROL->ring[i].head)
+        if (CUEMU_CONTROL->ring[i].head)
             wait_tail(&CUEMU_CONTROL->ring[i], CUEMU_CONTROL->ring[i].head);
     return cuemu_health();
 }

@@ -192,6 +192,50 @@ static void two_streams_keep_the_order(void **state)
     OK(cudaFree(d));
 }
 
+/* A step of two streams that gathers on one and reduces on the other, captured once and launched
+ * often. */
+static void graphs_hold_collectives(void **state)
+{
+    (void)state;
+    enum { N = 64, LAUNCHES = 6 };
+    float x[N], *all = on_device(NULL, (size_t)ranks * N * sizeof *all),
+                *sum = on_device(NULL, sizeof x);
+    cudaStream_t side = new_stream();
+    cudaEvent_t fork, join;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    for (int i = 0; i < N; i++)
+        x[i] = (float)(rank + 1);
+    OK(cudaMemcpy(all + rank * N, x, sizeof x, cudaMemcpyHostToDevice));
+    OK(cudaEventCreateWithFlags(&fork, cudaEventDisableTiming));
+    OK(cudaEventCreateWithFlags(&join, cudaEventDisableTiming));
+    OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    OK(ncclAllGather(all + rank * N, all, N, ncclFloat32, comm, stream));
+    OK(cudaEventRecord(fork, stream));
+    OK(cudaStreamWaitEvent(side, fork, 0));
+    OK(ncclAllReduce(all, sum, N, ncclFloat32, ncclSum, comm,
+                     side)); /* rank 0's part, from each rank */
+    OK(cudaEventRecord(join, side));
+    OK(cudaStreamWaitEvent(stream, join, 0));
+    OK(test_scale(all + rank * N, 2, N, stream));
+    OK(cudaStreamEndCapture(stream, &graph));
+    OK(cudaGraphInstantiate(&exec, graph, 0));
+    for (int i = 0; i < LAUNCHES; i++)
+        OK(cudaGraphLaunch(exec, stream));
+    fetch(x, sum, sizeof x, stream);
+    int wrong = 0;
+    for (int i = 0; i < N; i++) /* doubled after each launch but the last */
+        wrong += x[i] != (float)(ranks << (LAUNCHES - 1));
+    AGREE(!wrong);
+    OK(cudaGraphExecDestroy(exec));
+    OK(cudaGraphDestroy(graph));
+    OK(cudaEventDestroy(fork));
+    OK(cudaEventDestroy(join));
+    OK(cudaStreamDestroy(side));
+    OK(cudaFree(all));
+    OK(cudaFree(sum));
+}
+
 static void buffers_register(void **state)
 {
     (void)state;
@@ -289,6 +333,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(groups_of_messages),
         cmocka_unit_test(two_streams_keep_the_order),
         cmocka_unit_test(buffers_register),
+        cmocka_unit_test(graphs_hold_collectives),
         cmocka_unit_test(differing_calls_are_errors),
         cmocka_unit_test(a_missing_rank_is_an_error),
         cmocka_unit_test(an_abort_frees_the_others),

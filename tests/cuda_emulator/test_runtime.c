@@ -2,6 +2,8 @@
 /* The emulated runtime: memory, copies, streams, events, errors, properties. */
 #include "test_common.h"
 
+#include <pthread.h>
+
 static void devices_are_described(void **state)
 {
     (void)state;
@@ -165,6 +167,38 @@ static void rings_and_slots_wrap(void **state)
     OK(cudaFree(d));
 }
 
+enum { THREADS = 4, PASSES = 300 };
+
+static void *allocate_and_launch(void *arg)
+{
+    cudaStream_t s;
+    intptr_t value = (intptr_t)arg, wrong = 0;
+    if (cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking))
+        return (void *)PASSES;
+    for (int i = 0; i < PASSES; i++) {
+        unsigned char *d, got[64];
+        bool fine = !cudaMalloc((void **)&d, sizeof got) &&
+                    !cudaMemsetAsync(d, (int)value, sizeof got, s) &&
+                    !cudaMemcpyAsync(got, d, sizeof got, cudaMemcpyDeviceToHost, s) && !cudaFree(d);
+        wrong += !fine || got[0] != value || got[63] != value;
+    }
+    cudaStreamDestroy(s);
+    return (void *)wrong;
+}
+
+static void threads_do_not_disturb_each_other(void **state)
+{
+    (void)state;
+    pthread_t thread[THREADS];
+    for (intptr_t i = 0; i < THREADS; i++)
+        OK(pthread_create(&thread[i], NULL, allocate_and_launch, (void *)(i + 1)));
+    for (int i = 0; i < THREADS; i++) {
+        void *wrong;
+        OK(pthread_join(thread[i], &wrong));
+        assert_null(wrong);
+    }
+}
+
 static void events_tell_progress(void **state)
 {
     (void)state;
@@ -206,6 +240,7 @@ int main(void)
         cmocka_unit_test(pointers_are_told_apart),
         cmocka_unit_test(only_explicit_streams_are_taken),
         cmocka_unit_test(rings_and_slots_wrap),
+        cmocka_unit_test(threads_do_not_disturb_each_other),
         cmocka_unit_test(events_tell_progress),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
