@@ -170,6 +170,29 @@ static void groups_of_messages(void **state)
     OK(cudaFree(dy));
 }
 
+/* A send is over when it has been taken: what follows on the stream may write its buffer. */
+static void sent_buffers_may_be_written(void **state)
+{
+    (void)state;
+    enum { N = 4096 };
+    static int x[N];
+    int *d = on_device(NULL, sizeof x), wrong = 0;
+    OK(cudaMemsetAsync(d, rank ? 0 : 1, sizeof x, stream));
+    if (rank == 0)
+        OK(ncclSend(d, N, ncclInt32, 1, comm, stream));
+    if (rank == 1) {
+        OK(test_spin((float *)d, 256, 2000, stream)); /* late */
+        OK(ncclRecv(d, N, ncclInt32, 0, comm, stream));
+    }
+    if (rank == 0)
+        OK(cudaMemsetAsync(d, 9, sizeof x, stream));
+    fetch(x, d, sizeof x, stream);
+    for (int i = 0; rank == 1 && i < N; i++)
+        wrong += x[i] != 0x01010101;
+    AGREE(!wrong);
+    OK(cudaFree(d));
+}
+
 /* Calls of one communicator from two streams keep the order of issue. */
 static void two_streams_keep_the_order(void **state)
 {
@@ -234,6 +257,49 @@ static void graphs_hold_collectives(void **state)
     OK(cudaStreamDestroy(side));
     OK(cudaFree(all));
     OK(cudaFree(sum));
+}
+
+/* Lanes without an order between them, and another number of nodes on each rank: the calls of two
+ * communicators keep theirs, or ranks would wait for each other. */
+static void graphs_of_ranks_may_differ(void **state)
+{
+    (void)state;
+    float *d = on_device(NULL, 4096);
+    cudaStream_t side = new_stream();
+    cudaEvent_t fork, join;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    ncclComm_t second = NULL;
+    ncclResult_t error, second_error;
+    OK(cudaEventCreateWithFlags(&fork, cudaEventDisableTiming));
+    OK(cudaEventCreateWithFlags(&join, cudaEventDisableTiming));
+    AGREE(ncclCommSplit(comm, 0, rank, &second, NULL) == ncclSuccess);
+    OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    OK(cudaEventRecord(fork, stream));
+    OK(cudaStreamWaitEvent(side, fork, 0));
+    for (int i = 0; i < 4; i++) {
+        for (int extra = 0; extra < rank; extra++)
+            OK(cudaMemsetAsync(d + 64, 0, 4, i % 2 ? stream : side));
+        OK(ncclAllReduce(d, d, 1, ncclFloat32, ncclMax, comm, stream));
+        OK(ncclAllReduce(d + 1, d + 1, 1, ncclFloat32, ncclMax, second, side));
+    }
+    OK(cudaEventRecord(join, side));
+    OK(cudaStreamWaitEvent(stream, join, 0));
+    OK(cudaStreamEndCapture(stream, &graph));
+    OK(cudaGraphInstantiate(&exec, graph, 0));
+    for (int i = 0; i < 5; i++)
+        OK(cudaGraphLaunch(exec, stream));
+    OK(cudaStreamSynchronize(stream));
+    OK(ncclCommGetAsyncError(comm, &error));
+    OK(ncclCommGetAsyncError(second, &second_error));
+    AGREE(error == ncclSuccess && second_error == ncclSuccess);
+    OK(cudaGraphExecDestroy(exec));
+    OK(cudaGraphDestroy(graph));
+    OK(ncclCommDestroy(second));
+    OK(cudaEventDestroy(fork));
+    OK(cudaEventDestroy(join));
+    OK(cudaStreamDestroy(side));
+    OK(cudaFree(d));
 }
 
 static void buffers_register(void **state)
@@ -334,6 +400,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(two_streams_keep_the_order),
         cmocka_unit_test(buffers_register),
         cmocka_unit_test(graphs_hold_collectives),
+        cmocka_unit_test(sent_buffers_may_be_written),
+        cmocka_unit_test(graphs_of_ranks_may_differ),
         cmocka_unit_test(differing_calls_are_errors),
         cmocka_unit_test(a_missing_rank_is_an_error),
         cmocka_unit_test(an_abort_frees_the_others),

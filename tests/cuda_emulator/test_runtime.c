@@ -228,6 +228,30 @@ static void events_tell_progress(void **state)
     cudaGetLastError();
 }
 
+/* An event that takes the place of a destroyed one is not done by what that one saw. */
+static void events_are_new_each_time(void **state)
+{
+    (void)state;
+    cudaStream_t s = new_stream();
+    float *d = on_device(NULL, 4096), *seen;
+    OK(cudaMallocHost((void **)&seen, sizeof *seen));
+    for (int i = 0; i < 5; i++) {
+        cudaEvent_t e;
+        *seen = -1;
+        OK(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
+        OK(cudaMemsetAsync(d, 0, 4096, s));
+        OK(test_spin(d, 512, 1000, s));
+        OK(cudaMemcpyAsync(seen, d, sizeof *seen, cudaMemcpyDeviceToHost, s));
+        OK(cudaEventRecord(e, s));
+        OK(cudaEventSynchronize(e));
+        assert_true(*seen == 1);
+        OK(cudaEventDestroy(e));
+    }
+    OK(cudaFreeHost(seen));
+    OK(cudaFree(d));
+    OK(cudaStreamDestroy(s));
+}
+
 int main(void)
 {
     setenv("CUEMU_MEMORY_MB", "256", 1);
@@ -242,6 +266,7 @@ int main(void)
         cmocka_unit_test(rings_and_slots_wrap),
         cmocka_unit_test(threads_do_not_disturb_each_other),
         cmocka_unit_test(events_tell_progress),
+        cmocka_unit_test(events_are_new_each_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
