@@ -90,11 +90,21 @@ static ndm_status check_shapes(const ndm_unit *unit, const ndm_checkpoint_input 
     return NDM_OK;
 }
 
+static void close_inputs(loader *l, int thread)
+{
+    for (int s = 0; s < NDM_CHECKPOINT_STEMS; s++) {
+        if (l->inputs[thread][s].open)
+            ndm_checkpoint_input_close(&l->inputs[thread][s].input);
+        l->inputs[thread][s].open = false;
+    }
+}
+
 static ndm_status open_input(loader *l, int thread, int stem, ndm_checkpoint_input **input)
 {
     *input = &l->inputs[thread][stem].input;
     if (l->inputs[thread][stem].open)
         return NDM_OK;
+    close_inputs(l, thread); /* tasks come by stems: this one is through with others */
     NDM_TRY(ndm_checkpoint_input_open(l->path, l->sums, stem, *input));
     l->inputs[thread][stem].open = true;
     return NDM_OK;
@@ -114,14 +124,6 @@ static ndm_status load_unit(void *user, int64_t i, int thread)
     NDM_TRY(check_shapes(l->units[u], in));
     return l->in_place ? ndm_unit_read_host(l->units[u], array, read_range, in)
                        : ndm_unit_read_array(l->units[u], array, read_range, in);
-}
-
-static void close_inputs(loader *l)
-{
-    for (int t = 0; t < NDM_TASK_THREADS; t++)
-        for (int s = 0; s < NDM_CHECKPOINT_STEMS; s++)
-            if (l->inputs[t][s].open)
-                ndm_checkpoint_input_close(&l->inputs[t][s].input);
 }
 
 /* Half of the threads wait for the disk while the others hash. A device whose memory is not the
@@ -157,7 +159,8 @@ static ndm_status load_all(ndm_trainer *t, const char *path, const ndm_sums *sum
     l->units = ndm_model_units(ndm_trainer_model(t), &l->n_units);
     l->in_place = ndm_model_context(ndm_trainer_model(t))->device->ops->in_place;
     ndm_status status = load_units(l);
-    close_inputs(l);
+    for (int thread = 0; thread < NDM_TASK_THREADS; thread++)
+        close_inputs(l, thread);
     free(l);
     return status;
 }
