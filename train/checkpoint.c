@@ -247,26 +247,19 @@ static ndm_status from_copies(void *user, int64_t unit, int stem, ndm_unit_range
     return copy ? ndm_unit_write_host(s->model->units[unit], copy, write, write_user) : NDM_OK;
 }
 
-/* An ndm_save_source, for any thread while training waits: slices that the host may read. */
-static ndm_status from_slices(void *user, int64_t unit, int stem, ndm_unit_range_fn write,
-                              void *write_user)
-{
-    const ndm_saver *s = user;
-
-    return s->group.writes ? ndm_unit_write_host(s->model->units[unit], array_of(s, unit, stem),
-                                                 write, write_user)
-                           : NDM_OK;
-}
-
-/* An ndm_save_source, for the thread that trains. */
+/* An ndm_save_source, while training waits: for any thread where the host may read the device's
+ * memory, else for the one that trains. */
 static ndm_status from_device(void *user, int64_t unit, int stem, ndm_unit_range_fn write,
                               void *write_user)
 {
     const ndm_saver *s = user;
+    ndm_unit *of = s->model->units[unit];
+    const float *array = array_of(s, unit, stem);
 
-    return s->group.writes ? ndm_unit_write_array(s->model->units[unit], array_of(s, unit, stem),
-                                                  write, write_user)
-                           : NDM_OK;
+    if (!s->group.writes)
+        return NDM_OK;
+    return is_in_place(s) ? ndm_unit_write_host(of, array, write, write_user)
+                          : ndm_unit_write_array(of, array, write, write_user);
 }
 
 static void take_facts(ndm_saver *s, int64_t samples)
@@ -286,9 +279,7 @@ static void take_facts(ndm_saver *s, int64_t samples)
 static void choose_source(ndm_saver *s)
 {
     s->save.threads = s->options.background || is_in_place(s) ? threads_of(s) : 1;
-    s->save.source = s->options.background ? from_copies
-                     : is_in_place(s)      ? from_slices
-                                           : from_device;
+    s->save.source = s->options.background ? from_copies : from_device;
 }
 
 ndm_status ndm_saver_begin(ndm_saver *s, int64_t samples)

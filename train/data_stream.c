@@ -68,34 +68,26 @@ static ndm_status find_in(const char *folder, const char *const *names, char **p
     return NDM_OK;
 }
 
-static ndm_status open_folder_labels(ndm_token_part *p, const ndm_token_stream_options *o,
-                                     const char *folder)
+/* Labels and documents beside the tokens, unless there are some for all files together. */
+static ndm_status open_companions(ndm_token_part *p, const ndm_token_stream_options *o,
+                                  char *const paths[2])
 {
-    char *path = NULL;
-    ndm_status status = NDM_OK;
-
-    if (!o->labels)
-        NDM_TRY(find_in(folder, (const char *const[]){"labels.bin", NULL}, &path));
-    if (path)
-        status = open_labels(p, path, o->random);
-    free(path);
-    return status;
+    if (paths[0])
+        NDM_TRY(open_labels(p, paths[0], o->random));
+    if (!paths[1])
+        return NDM_OK;
+    ndm_documents_close(&p->documents); /* an index beside the tokens */
+    return ndm_documents_open(paths[1], p->file.count, &p->documents);
 }
 
-static ndm_status open_folder_documents(ndm_token_part *p, const ndm_token_stream_options *o,
-                                        const char *folder)
+static ndm_status find_companions(const ndm_token_stream_options *o, const char *folder,
+                                  char *paths[2])
 {
-    char *path = NULL;
-    ndm_status status = NDM_OK;
-
+    if (!o->labels)
+        NDM_TRY(find_in(folder, (const char *const[]){"labels.bin", NULL}, &paths[0]));
     if (!o->documents)
-        NDM_TRY(find_in(folder, (const char *const[]){"documents.bin", NULL}, &path));
-    if (path) {
-        ndm_documents_close(&p->documents); /* an index beside the tokens */
-        status = ndm_documents_open(path, p->file.count, &p->documents);
-    }
-    free(path);
-    return status;
+        NDM_TRY(find_in(folder, (const char *const[]){"documents.bin", NULL}, &paths[1]));
+    return NDM_OK;
 }
 
 static ndm_status open_folder(ndm_token_part *p, const ndm_token_stream_options *o,
@@ -112,8 +104,13 @@ static ndm_status open_folder(ndm_token_part *p, const ndm_token_stream_options 
     ndm_status status = open_tokens(p, o, path);
     free(path);
     NDM_TRY(status);
-    NDM_TRY(open_folder_labels(p, o, folder));
-    return open_folder_documents(p, o, folder);
+    char *paths[2] = {NULL, NULL};
+    status = find_companions(o, folder, paths);
+    if (status == NDM_OK)
+        status = open_companions(p, o, paths);
+    free(paths[0]);
+    free(paths[1]);
+    return status;
 }
 
 static ndm_status open_parts(ndm_token_stream *s, const ndm_token_stream_options *o)
