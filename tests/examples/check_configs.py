@@ -113,7 +113,7 @@ def axolotl(b):
     config = str(b.options.examples / "axolotl.yaml")
     text, lines = b.train([config], 4)
     expect(lines[0]["run"]["mesh"] == {"ranks": 4, "dp_replicate": 1, "dp_shard": 2, "cp": 1, "tp": 2}, f"{lines[0]}")
-    check_ignored(text, ("sample_packing", "flash_attention", "train_on_inputs", "tokenizer_type"))
+    check_ignored(text, ("sample_packing", "flash_attention", "tokenizer_type"))
     saved = sorted(p.name for p in (b.folder / "outputs/fft").iterdir())
     expect(saved == ["step-00000010", "step-00000020"], f"{saved}")
     _, one = b.train([config], 1, "--dp-shard=1", "--tp=1", "--grad-accum=4", "--save-dir=one")
@@ -123,6 +123,7 @@ def axolotl(b):
     expect([e[0] for e in evals[0]] == [10, 20] and same(*evals), f"{evals}")
     refuse(b, "axolotl.yaml", (("adapter:\n", "adapter: lora\n", "adapter"), ("load_in_8bit: false", "load_in_8bit: true", "load_in_8bit"),
                                ("val_set_size: 0.0", "val_set_size: 0.05", "val_set_size"),
+                               ("train_on_inputs: false", "train_on_inputs: true", "train_on_inputs"),
                                ("adamw_torch_fused", "muon", "optimizer"), ("bf16: auto", "rl: dpo", "rl")))
 
 
