@@ -152,6 +152,25 @@ ndm_status ndm_training_report_save(ndm_training *r, const ndm_save_result *save
     return ndm_metrics_end(r->metrics);
 }
 
+/* Of a world that keeps memory for reuse: what of its peak was idle is lost to fragmentation. */
+static void add_pool(const ndm_training *r, ndm_json *json)
+{
+    ndm_memory_pool p;
+
+    if (!ndm_device_pool(r->context->device, &p))
+        return;
+    ndm_json_key(json, "memory_pool");
+    ndm_json_begin_object(json);
+    ndm_json_key_int(json, "peak_reserved_bytes", p.peak_reserved_bytes);
+    ndm_json_key_int(json, "peak_used_bytes", p.peak_used_bytes);
+    ndm_json_key_int(json, "largest_free_bytes", p.largest_free_bytes);
+    ndm_json_key_double(json, "fragmentation",
+                        p.peak_reserved_bytes > 0
+                            ? 1.0 - (double)p.peak_used_bytes / (double)p.peak_reserved_bytes
+                            : 0.0);
+    ndm_json_end_object(json);
+}
+
 ndm_status ndm_training_report_end(ndm_training *r, const char *status)
 {
     if (!r->metrics)
@@ -161,5 +180,6 @@ ndm_status ndm_training_report_end(ndm_training *r, const char *status)
     ndm_json_key_int(json, "steps", ndm_trainer_steps(r->trainer));
     ndm_json_key_int(json, "tokens_total", ndm_trainer_tokens_total(r->trainer));
     ndm_json_key_double(json, "seconds", ndm_clock_s() - r->start_s);
+    add_pool(r, json);
     return ndm_metrics_end(r->metrics);
 }

@@ -9,7 +9,9 @@
 extern "C" {
 #endif
 
-enum { NDM_CUDA_STREAMS_MAX = 16, NDM_CUDA_BUS_ID_BYTES = 32 };
+enum { NDM_CUDA_STREAMS_MAX = 16, NDM_CUDA_BUS_ID_BYTES = 32, NDM_CUDA_SPANS = 1024 };
+
+typedef struct ndm_cuda_span ndm_cuda_span;
 
 typedef struct ndm_cuda_stream {
     ndm_stream base; /* first */
@@ -18,6 +20,8 @@ typedef struct ndm_cuda_stream {
     cublasLtHandle_t blas_lt;
     void *workspace, *scratch; /* from the pool; NULL until asked for */
     int64_t scratch_bytes;
+    ndm_cuda_span *spans; /* [NDM_CUDA_SPANS], waits whose times have not been read */
+    int n_spans;
     struct ndm_cuda_stream *next;
 } ndm_cuda_stream;
 
@@ -97,6 +101,13 @@ NDM_MUST_USE ndm_status ndm_cuda_wait_event(ndm_cuda_dev *device, cudaEvent_t ev
                                             const char *what);
 NDM_MUST_USE ndm_status ndm_cuda_wait_stream(ndm_cuda_dev *device, cudaStream_t stream,
                                              const char *what);
+
+/* exposed.c: around a wait of a stream for an event. */
+NDM_MUST_USE ndm_status ndm_cuda_exposed_begin(ndm_cuda_stream *stream, cudaEvent_t event,
+                                               bool *timed);
+NDM_MUST_USE ndm_status ndm_cuda_exposed_end(ndm_cuda_stream *stream); /* if it is timed */
+void ndm_cuda_exposed_read(ndm_cuda_stream *stream); /* adds up; the stream is idle */
+void ndm_cuda_exposed_finish(ndm_cuda_stream *stream);
 
 void ndm_cuda_blas_finish(ndm_cuda_stream *stream); /* blas.c: handles, workspace and scratch */
 

@@ -69,6 +69,7 @@ void ndm_cuda_stream_destroy(ndm_stream *stream)
     ndm_cuda_stream **link = &ndm_cuda_of(stream->device)->streams;
 
     ndm_cuda_blas_finish(s);
+    ndm_cuda_exposed_finish(s);
     while (*link != s)
         link = &(*link)->next;
     *link = s->next;
@@ -78,9 +79,13 @@ void ndm_cuda_stream_destroy(ndm_stream *stream)
 
 ndm_status ndm_cuda_stream_wait(ndm_stream *stream, ndm_event *event)
 {
-    NDM_CUDA_TRY("wait for an event", cudaStreamWaitEvent(ndm_cuda_stream_handle(stream),
-                                                          ((ndm_cuda_event *)event)->handle, 0));
-    return NDM_OK;
+    ndm_cuda_stream *s = (ndm_cuda_stream *)stream;
+    cudaEvent_t handle = ((ndm_cuda_event *)event)->handle;
+    bool timed;
+
+    NDM_TRY(ndm_cuda_exposed_begin(s, handle, &timed));
+    NDM_CUDA_TRY("wait for an event", cudaStreamWaitEvent(s->handle, handle, 0));
+    return timed ? ndm_cuda_exposed_end(s) : NDM_OK;
 }
 
 ndm_status ndm_cuda_stream_synchronize(ndm_stream *stream)
@@ -91,6 +96,7 @@ ndm_status ndm_cuda_stream_synchronize(ndm_stream *stream)
     snprintf(what, sizeof what, "stream %s", stream->name);
     NDM_TRY(ndm_cuda_wait_stream(d, ndm_cuda_stream_handle(stream), what));
     ndm_cuda_deliver(d);
+    ndm_cuda_exposed_read((ndm_cuda_stream *)stream);
     return NDM_OK;
 }
 

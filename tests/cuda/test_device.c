@@ -251,6 +251,31 @@ static void downloads_arrive_over_events(void **state)
     ndm_device_free(gpu, there);
 }
 
+/* Waits for what has not happened are timed; of a stream that waits for nothing, none is. */
+static void waits_of_the_compute_stream_are_timed(void **state)
+{
+    enum { ROUNDS = 20 };
+    static char host[8 << 20];
+    void *there = take(sizeof host);
+    ndm_event *copied;
+
+    (void)state;
+    ok(ndm_event_create(gpu, &copied));
+    ok(ndm_stream_wait(compute, copied));
+    ok(ndm_stream_synchronize(compute));
+    assert_int_equal(ndm_stream_waited_ns(compute), 0);
+    for (int i = 0; i < ROUNDS; i++) {
+        ok(ndm_copy(other, there, host, sizeof host, NDM_HOST_TO_DEVICE));
+        ok(ndm_event_record(copied, other));
+        ok(ndm_stream_wait(compute, copied));
+    }
+    ok(ndm_stream_synchronize(compute));
+    assert_true(ndm_stream_waited_ns(compute) > 0);
+    assert_int_equal(ndm_stream_waited_ns(other), 0);
+    ndm_event_destroy(copied);
+    ndm_device_free(gpu, there);
+}
+
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, open_device, close_device)
@@ -264,6 +289,7 @@ int main(void)
         CASE(sixteen_bit_arrays_become_fp32),
         CASE(a_stream_waits_for_the_last_record_of_an_event),
         CASE(downloads_arrive_over_events),
+        CASE(waits_of_the_compute_stream_are_timed),
     };
 
     return cmocka_run_group_tests_name("cuda device", tests, NULL, NULL);
