@@ -175,28 +175,62 @@ static ndm_status two_collectives(ndm_comm *comm, int32_t *a, int32_t *b, bool g
     return ndm_stream_synchronize(other);
 }
 
-static void another_order_on_one_rank_is_an_error_on_all(void **state)
+static ndm_mesh *mesh;
+static ndm_comms *comms;
+
+static ndm_comm *open_comm(void)
 {
     ndm_parallelism_config config = NDM_PARALLELISM_CONFIG_INIT;
-    ndm_mesh *mesh;
-    ndm_comms *comms;
     ndm_comm *comm;
-    int32_t *a = take(), *b = take();
 
-    (void)state;
-    if (ndm_world_size(world) < 2 || ndm_world_size(world) > 16)
-        skip();
     config.dp_shard = ndm_world_size(world);
     must(ndm_mesh_create(&config, ndm_world_size(world), &mesh));
     must(ndm_comms_create(world, mesh, gpu, "nccl", &comms));
     must(ndm_comms_get(comms, NDM_AXES_ALL, &comm));
+    return comm;
+}
+
+static void close_comm(void)
+{
+    ndm_comms_destroy(comms);
+    ndm_mesh_destroy(mesh);
+}
+
+static void another_order_on_one_rank_is_an_error_on_all(void **state)
+{
+    int32_t *a = take(), *b = take();
+
+    (void)state;
+    if (ndm_world_size(world) < 2)
+        skip();
+    ndm_comm *comm = open_comm();
     ok_all(two_collectives(comm, a, b, true));
     ndm_status status = two_collectives(comm, a, b, ndm_world_rank(world) == 1);
     check_all(status == NDM_ERR_MISMATCH || status == NDM_ERR_COMM || status == NDM_ERR_TIMEOUT);
     check_all(strstr(ndm_error_message(), "nccl: dp_shard") != NULL);
     check_all(ndm_barrier(comm, other) == NDM_ERR_COMM); /* nothing more on this communicator */
-    ndm_comms_destroy(comms);
-    ndm_mesh_destroy(mesh);
+    close_comm();
+}
+
+/* ---- a rank that does not come ----------------------------------------------------------------
+ */
+
+static void a_rank_that_does_not_come_is_an_error_in_time(void **state)
+{
+    int32_t *a = take(), *b = take();
+    bool away = ndm_world_rank(world) == 1;
+
+    (void)state;
+    if (ndm_world_size(world) < 2)
+        skip();
+    ndm_comm *comm = open_comm();
+    ok_all(two_collectives(comm, a, b, true));
+    gpu->options.timeout_ns = 2000000000;
+    ndm_status status = away ? NDM_ERR_TIMEOUT : two_collectives(comm, a, b, true);
+    check_all(status == NDM_ERR_TIMEOUT || status == NDM_ERR_COMM);
+    check_all(away || strstr(ndm_error_message(), "dp_shard") != NULL);
+    check_all(away || ndm_barrier(comm, other) == NDM_ERR_COMM);
+    close_comm();
 }
 
 /* ---- a host that reads device memory --------------------------------------------------------- */
@@ -236,6 +270,7 @@ int main(void)
         CASE(reuse_too_early_is_seen),
         CASE(a_host_that_reads_device_memory_faults),
         CASE(another_order_on_one_rank_is_an_error_on_all),
+        CASE(a_rank_that_does_not_come_is_an_error_in_time),
     };
 
     return harness_run("cuda faults", tests);
