@@ -326,15 +326,8 @@ static void name_open(const ndm_plan_open *open, char *text, size_t bytes)
 /* The first row: the fastest that fits, or any where none does. */
 static void take(plan *p, const ndm_plan_rows *rows)
 {
-    ndm_parallelism_config *m = &p->request.parallelism;
-
-    if (p->open.mesh && rows->n > 0) {
-        const int64_t *mesh = rows->items[0].mesh;
-        m->dp_replicate = mesh[NDM_DP_REPLICATE];
-        m->dp_shard = mesh[NDM_DP_SHARD];
-        m->cp = mesh[NDM_CP];
-        m->tp = mesh[NDM_TP];
-    }
+    if (p->open.mesh && rows->n > 0)
+        ndm_plan_row_mesh(&rows->items[0], &p->request.parallelism);
     if (p->open.micro_batch)
         p->request.options.micro_batch = rows->fit ? rows->items[0].micro_batch : 1;
     if (p->open.recompute)

@@ -61,18 +61,13 @@ static void explain(const ndm_plan_request *q, const ndm_plan_rows *rows, char *
 
 static ndm_status take_best(ndm_plan_request *q, const ndm_plan_rows *rows, char *why, size_t bytes)
 {
-    ndm_parallelism_config *p = &q->parallelism;
-
     if (rows->n == 0)
         NDM_FAIL(NDM_ERR_CONFIG, "mesh: no sizes of the open axes have a product of %lld ranks",
                  (long long)q->ranks);
     if (rows->fit == 0)
         NDM_FAIL(NDM_ERR_CONFIG, "mesh: none of %lld meshes of %lld ranks runs on %s; one: %s",
                  (long long)rows->n, (long long)q->ranks, q->machine->name, rows->items[0].why);
-    p->dp_replicate = rows->items[0].mesh[NDM_DP_REPLICATE];
-    p->dp_shard = rows->items[0].mesh[NDM_DP_SHARD];
-    p->cp = rows->items[0].mesh[NDM_CP];
-    p->tp = rows->items[0].mesh[NDM_TP];
+    ndm_plan_row_mesh(&rows->items[0], &q->parallelism);
     explain(q, rows, why, bytes);
     return NDM_OK;
 }

@@ -102,6 +102,9 @@ typedef struct ndm_plan_open {
     int64_t micro_batch_max; /* powers of two up to it */
 } ndm_plan_open;
 
+/* Sets the sizes of a mesh to those of a row. */
+void ndm_plan_row_mesh(const ndm_plan_row *row, ndm_parallelism_config *parallelism);
+
 NDM_MUST_USE ndm_status ndm_plan_search(const ndm_plan_request *request, const ndm_plan_open *open,
                                         ndm_plan_rows *rows);
 

@@ -155,3 +155,11 @@ ndm_status ndm_plan_search(const ndm_plan_request *request, const ndm_plan_open 
         rows->fit += rows->items[i].fits;
     return NDM_OK;
 }
+
+void ndm_plan_row_mesh(const ndm_plan_row *row, ndm_parallelism_config *parallelism)
+{
+    parallelism->dp_replicate = row->mesh[NDM_DP_REPLICATE];
+    parallelism->dp_shard = row->mesh[NDM_DP_SHARD];
+    parallelism->cp = row->mesh[NDM_CP];
+    parallelism->tp = row->mesh[NDM_TP];
+}

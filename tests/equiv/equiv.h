@@ -63,6 +63,8 @@ typedef struct variant_list {
 
 void list_meshes(int64_t ranks, variant_list *list);
 void list_variants(const int64_t *mesh, variant_list *list);
+/* Keeps cp methods x sequence parallelism x recompute, sharded by ZeRO-3, one micro-batch. */
+void list_crossed(variant_list *list);
 /* Moves `count` of them, drawn from the seed, to the front, and shortens the list. */
 void list_draw(variant_list *list, int64_t count, uint64_t seed);
 

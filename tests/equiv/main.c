@@ -24,7 +24,7 @@ typedef struct options {
     int64_t variants; /* of each mesh; 0 = all */
     uint64_t seed;
     const char *problem, *mesh, *device; /* device: NULL = cpu; the reference is made on cpu */
-    bool verbose, repeat, rotate;
+    bool verbose, repeat, rotate, crossed;
     ndm_axis_set axes; /* only meshes whose other axes are 1 */
 } options;
 
@@ -144,6 +144,8 @@ static void try_mesh(const options *o, tally *t, const problem *p, const variant
     snprintf(text, sizeof text, "%s.%lld.%lld.%lld.%lld", p->name, (long long)mesh->mesh[0],
              (long long)mesh->mesh[1], (long long)mesh->mesh[2], (long long)mesh->mesh[3]);
     list_variants(mesh->mesh, &list);
+    if (o->crossed)
+        list_crossed(&list);
     list_draw(&list, o->variants, o->seed + ndm_rng_stream(text));
     for (int64_t i = 0; i < list.n; i++)
         try_variant(o, t, p, &list.items[i], want, o->repeat || i == 0);
@@ -183,7 +185,9 @@ static void usage(void)
         fprintf(stderr,
                 "usage: mpiexec -n RANKS test_equiv [--variants K] [--seed S] [--problem NAME]\n"
                 "         [--mesh R.S.C.T] [--axes dp,cp,tp] [--repeat] [--rotate] [--verbose]\n"
-                "         [--device NAME]\n"
+                "         [--device NAME] [--crossed]\n"
+                "  --crossed      only what the axes themselves offer: cp methods, sequence\n"
+                "                 parallelism and recompute, all with all, under ZeRO-3\n"
                 "  --variants K   draw K ways to run each mesh; 0 (default): all\n"
                 "  --repeat       run each twice and compare bits, not just the first of a mesh\n"
                 "  --device NAME  what the meshes run on; the one rank runs on cpu\n"
@@ -194,12 +198,17 @@ static void usage(void)
 
 static options parse(int argc, char **argv)
 {
-    static const struct option names[] = {
-        {"variants", required_argument, NULL, 'k'}, {"seed", required_argument, NULL, 's'},
-        {"problem", required_argument, NULL, 'p'},  {"mesh", required_argument, NULL, 'm'},
-        {"axes", required_argument, NULL, 'a'},     {"device", required_argument, NULL, 'd'},
-        {"repeat", no_argument, NULL, 'r'},         {"rotate", no_argument, NULL, 'o'},
-        {"verbose", no_argument, NULL, 'v'},        {0}};
+    static const struct option names[] = {{"variants", required_argument, NULL, 'k'},
+                                          {"seed", required_argument, NULL, 's'},
+                                          {"problem", required_argument, NULL, 'p'},
+                                          {"mesh", required_argument, NULL, 'm'},
+                                          {"axes", required_argument, NULL, 'a'},
+                                          {"device", required_argument, NULL, 'd'},
+                                          {"repeat", no_argument, NULL, 'r'},
+                                          {"rotate", no_argument, NULL, 'o'},
+                                          {"verbose", no_argument, NULL, 'v'},
+                                          {"crossed", no_argument, NULL, 'c'},
+                                          {0}};
     options o = {.seed = 1, .axes = NDM_AXES_ALL};
     int c;
 
@@ -218,6 +227,8 @@ static options parse(int argc, char **argv)
             o.repeat = true;
         else if (c == 'o')
             o.rotate = true;
+        else if (c == 'c')
+            o.crossed = true;
         else if (c == 'v')
             o.verbose = true;
         else if (c != 'a' || ndm_axis_set_parse(optarg, &o.axes) != NDM_OK)

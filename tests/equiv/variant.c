@@ -132,6 +132,18 @@ void list_variants(const int64_t *mesh, variant_list *list)
             }
 }
 
+void list_crossed(variant_list *list)
+{
+    int64_t n = 0;
+
+    for (int64_t i = 0; i < list->n; i++) {
+        const variant *v = &list->items[i];
+        if (v->zero == 3 && v->reshard == NDM_RESHARD_ALWAYS && v->accum == 1 && !v->collectives)
+            list->items[n++] = *v;
+    }
+    list->n = n;
+}
+
 void list_draw(variant_list *list, int64_t count, uint64_t seed)
 {
     if (count <= 0 || count >= list->n)
