@@ -190,6 +190,12 @@ int cuemu_lane(void)
 
 const char *cuemu_exchange(unsigned mask, const void *value, size_t bytes)
 {
+    return cuemu_exchange_changed(mask, value, bytes, NULL);
+}
+
+const char *cuemu_exchange_changed(unsigned mask, const void *value, size_t bytes,
+                                   cuemu_change *change)
+{
     int thread = S->current->thread, left = S->threads - thread / LANES * LANES;
     if (left < LANES)
         mask &= (1u << left) - 1;
@@ -199,6 +205,8 @@ const char *cuemu_exchange(unsigned mask, const void *value, size_t bytes)
     memcpy(slot[thread % LANES], value, bytes);
     S->spin = 0;
     if (++w->arrived == (unsigned)__builtin_popcount(mask)) {
+        if (change)
+            change(slot);
         w->arrived = 0;
         w->generation++;
     }

@@ -15,6 +15,10 @@ int cuemu_syncthreads_vote(int predicate, int *voters); /* how many said yes, of
 int cuemu_lane(void);
 /* Every lane of the mask gives up to 32 bytes; returns the 32 lanes' values, 32 bytes apart. */
 const char *cuemu_exchange(unsigned mask, const void *value, size_t bytes);
+/* The same, and the last lane to come changes the 32 lanes' values before any lane goes on. */
+typedef void cuemu_change(char (*lanes)[CUEMU_LANE_BYTES]);
+const char *cuemu_exchange_changed(unsigned mask, const void *value, size_t bytes,
+                                   cuemu_change *change);
 void cuemu_cp_async(void *dst, const void *src, size_t bytes); /* 16 at dst: the rest zeros */
 void cuemu_cp_async_commit(void);
 void cuemu_cp_async_wait(unsigned groups_left);

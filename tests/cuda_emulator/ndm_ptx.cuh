@@ -9,30 +9,43 @@ static inline float cuemu_bf16(unsigned word, int high)
 }
 
 /* Lane 4 g + t holds rows g and g + 8 of A, column g of B; element pairs 2t and 2t + 8. */
+struct cuemu_fragment {
+    unsigned a[4], b[2];
+};
+
+/* The whole product at once: the lanes' fragments become their four sums. */
+static void cuemu_mma_all(char (*lanes)[CUEMU_LANE_BYTES])
+{
+    float a[16][16], b[16][8], d[16][8] = {};
+    for (int lane = 0; lane < 32; lane++) {
+        int g = lane / 4, t = lane % 4;
+        cuemu_fragment f;
+        std::memcpy(&f, lanes[lane], sizeof f);
+        for (int odd = 0; odd < 2; odd++)
+            for (int half = 0; half < 2; half++) {
+                int k = 2 * t + 8 * half + odd;
+                a[g][k] = cuemu_bf16(f.a[2 * half], odd);
+                a[g + 8][k] = cuemu_bf16(f.a[2 * half + 1], odd);
+                b[k][g] = cuemu_bf16(f.b[half], odd);
+            }
+    }
+    for (int i = 0; i < 16; i++)
+        for (int k = 0; k < 16; k++)
+            for (int j = 0; j < 8; j++)
+                d[i][j] += a[i][k] * b[k][j];
+    for (int lane = 0; lane < 32; lane++)
+        for (int high = 0; high < 2; high++)
+            std::memcpy(lanes[lane] + 8 * high, &d[lane / 4 + 8 * high][2 * (lane % 4)], 8);
+}
+
 static inline void ndm_mma_bf16(float d[4], const unsigned a[4], const unsigned b[2])
 {
-    struct fragment {
-        unsigned a[4], b[2];
-    } mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
-    const char *all = cuemu_exchange(0xffffffffu, &mine, sizeof mine);
-    int g = cuemu_lane() / 4, t = cuemu_lane() % 4;
-    fragment row, columns[2];
-    float x[2][16], y[2][16];
-    for (int k = 0; k < 16; k += 2) {
-        int lane = k % 8 / 2, half = k / 8;
-        std::memcpy(&row, all + CUEMU_LANE_BYTES * (4 * g + lane), sizeof row);
-        for (int i = 0; i < 2; i++) {
-            std::memcpy(&columns[i], all + CUEMU_LANE_BYTES * (4 * (2 * t + i) + lane),
-                        sizeof columns[i]);
-            for (int odd = 0; odd < 2; odd++) {
-                x[i][k + odd] = cuemu_bf16(row.a[i + 2 * half], odd);
-                y[i][k + odd] = cuemu_bf16(columns[i].b[half], odd);
-            }
-        }
-    }
+    cuemu_fragment mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
+    const char *all = cuemu_exchange_changed(0xffffffffu, &mine, sizeof mine, cuemu_mma_all);
+    float sums[4];
+    std::memcpy(sums, all + CUEMU_LANE_BYTES * cuemu_lane(), sizeof sums);
     for (int i = 0; i < 4; i++)
-        for (int k = 0; k < 16; k++)
-            d[i] += x[i / 2][k] * y[i % 2][k];
+        d[i] += sums[i];
 }
 
 /* What hardware refuses ends the device process: cudaErrorMisalignedAddress. */
