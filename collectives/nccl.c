@@ -136,6 +136,15 @@ static ndm_status expire(ndm_cuda_watch *watch)
         (double)ndm_world_timeout_ns(w->comms->world) * 1e-9, text);
 }
 
+static void release(ndm_cuda_watch *watch, void *base)
+{
+    ndm_comm *comm;
+    ndm_nccl_comm *n;
+
+    for (int64_t i = 0; (n = next_of((nccl_world *)watch, &i, &comm)) != NULL;)
+        ndm_nccl_forget(n, base);
+}
+
 /* ---- the world ------------------------------------------------------------------------------ */
 
 static bool probe(ndm_world *world, ndm_device *device, char *why, size_t why_bytes)
@@ -255,6 +264,7 @@ static ndm_status comms_init(ndm_comms *comms, void **state)
     w->comms = comms;
     w->watch.poll = poll;
     w->watch.expire = expire;
+    w->watch.release = release;
     if (ndm_world_size(comms->world) > 1) {
         ndm_status status = connect_world(w);
         if (status != NDM_OK) {
@@ -303,6 +313,7 @@ static ndm_status comm_init(ndm_comm *comm)
         return status;
     }
     n->token = token;
+    n->registers = ndm_nccl_registers();
     comm->state = n;
     return NDM_OK;
 }
@@ -313,6 +324,7 @@ static void comm_finish(ndm_comm *comm)
 
     if (!n)
         return;
+    ndm_nccl_forget_all(n);
     if (n->handle && (comm->broken || comm->world->failed))
         (void)ncclCommAbort(n->handle);
     else if (n->handle)

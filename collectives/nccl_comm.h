@@ -8,11 +8,21 @@
 #include "collectives/comms.h"
 #include "device/cuda/cuda.h"
 
+typedef struct ndm_nccl_segment ndm_nccl_segment;
+
 /* Of a communicator: comm->state. */
 typedef struct ndm_nccl_comm {
-    ncclComm_t handle; /* NULL after an abort */
-    float *token;      /* [1] on the device: what a barrier sums */
+    ncclComm_t handle;          /* NULL after an abort */
+    float *token;               /* [1] on the device: what a barrier sums */
+    bool registers;             /* memory that it uses: nccl_register.c */
+    ndm_nccl_segment *segments; /* [n_segments], registered */
+    int n_segments;
 } ndm_nccl_comm;
+
+bool ndm_nccl_registers(void); /* does the environment ask for it? */
+void ndm_nccl_register(ndm_nccl_comm *n, const ndm_device *device, const void *memory);
+void ndm_nccl_forget(ndm_nccl_comm *n, const void *base);
+void ndm_nccl_forget_all(ndm_nccl_comm *n);
 
 /* NCCL's answer as a status, with the communicator's name and NCCL's words. */
 NDM_MUST_USE ndm_status ndm_nccl_check(ncclResult_t result, const char *what, const char *name,

@@ -156,6 +156,8 @@ ndm_status ndm_nccl_run(ndm_comm *comm, const ndm_collective_args *args, ndm_str
     comm->started++;
     if (args->count == 0 && args->kind != NDM_BARRIER)
         return NDM_OK;
+    ndm_nccl_register(n, comm->owner->device, args->send);
+    ndm_nccl_register(n, comm->owner->device, args->recv);
     c.bytes = (size_t)args->count * ndm_dtype_bytes(args->dtype);
     c.count = nccl_type(args->dtype, &c.type) ? (size_t)args->count : c.bytes;
     ndm_status status = issue(&c);

@@ -24,9 +24,16 @@ static int n_modules;
 
 /* Folders seen from the folder of the executable or library that holds this code: of an
  * installation (bin, lib, lib/ARCH), of a build (the root, cli/, tests/SUITE/). */
-static const char *const places[] = {
-    ".",           "ndmesh",         "../lib/ndmesh",     "../lib64/ndmesh",     "../ndmesh",
-    "device/cuda", "../device/cuda", "../../device/cuda", "../../../device/cuda"};
+static const char *const places[] = {".",
+                                     "ndmesh",
+                                     "../" NDM_LIBDIR "/ndmesh",
+                                     "../lib/ndmesh",
+                                     "../lib64/ndmesh",
+                                     "../ndmesh",
+                                     "device/cuda",
+                                     "../device/cuda",
+                                     "../../device/cuda",
+                                     "../../../device/cuda"};
 
 /* Folder of this code; false if the system does not know. */
 static bool own_folder(char *folder)

@@ -67,14 +67,19 @@ NDM_API int64_t ndm_cuda_host_waits(const ndm_device *device);
 
 /* Somebody whose work on the device may never end by itself. While the host waits, poll() is called
  * now and then, and a failure ends the wait; expire() when the deadline has passed: it says more
- * about it (NDM_ERR_TIMEOUT or NDM_ERR_COMM), or NDM_OK if it has nothing to say. */
+ * about it (NDM_ERR_TIMEOUT or NDM_ERR_COMM), or NDM_OK if it has nothing to say. release() is told
+ * of a segment of the pool before it goes back to the device; may be NULL. */
 typedef struct ndm_cuda_watch {
     struct ndm_cuda_watch *next;
     ndm_status (*poll)(struct ndm_cuda_watch *watch);
     ndm_status (*expire)(struct ndm_cuda_watch *watch);
+    void (*release)(struct ndm_cuda_watch *watch, void *base);
 } ndm_cuda_watch;
 void ndm_cuda_watch_add(ndm_device *device, ndm_cuda_watch *watch); /* borrowed */
 void ndm_cuda_watch_remove(ndm_device *device, ndm_cuda_watch *watch);
+
+/* The segment of the pool that an address lies in; false for memory of others. */
+bool ndm_cuda_segment_of(const ndm_device *device, const void *memory, void **base, int64_t *bytes);
 
 /* What the module exports. */
 NDM_API extern const ndm_device_ops ndm_cuda_device;

@@ -202,14 +202,17 @@ static void segment_drop(ndm_cuda_pool *pool, ndm_cuda_segment **link)
     free(s);
 }
 
-static void drop_unused_segments(ndm_cuda_pool *pool)
+static void drop_unused_segments(ndm_cuda_dev *device)
 {
-    ndm_cuda_segment **link = &pool->segments;
+    ndm_cuda_segment **link = &device->pool.segments;
 
     while (*link) {
-        if ((*link)->first->free && !(*link)->first->next)
-            segment_drop(pool, link);
-        else
+        if ((*link)->first->free && !(*link)->first->next) {
+            for (ndm_cuda_watch *w = device->watches; w; w = w->next)
+                if (w->release)
+                    w->release(w, (*link)->memory);
+            segment_drop(&device->pool, link);
+        } else
             link = &(*link)->next;
     }
 }
@@ -239,7 +242,7 @@ static ndm_cuda_block *collect(ndm_cuda_dev *device, int64_t bytes, bool small)
     }
     if (b)
         return b;
-    drop_unused_segments(pool);
+    drop_unused_segments(device);
     return grow(pool, bytes, small);
 }
 
@@ -293,6 +296,19 @@ void ndm_cuda_free(ndm_device *device, void *memory, int64_t bytes)
     fence_block(d, b);
     if (b->n_fences == 0)
         set_free(b);
+}
+
+bool ndm_cuda_segment_of(const ndm_device *device, const void *memory, void **base, int64_t *bytes)
+{
+    const char *at = memory;
+
+    for (ndm_cuda_segment *s = ((const ndm_cuda_dev *)device)->pool.segments; s; s = s->next)
+        if (at >= s->memory && at < s->memory + s->bytes) {
+            *base = s->memory;
+            *bytes = s->bytes;
+            return true;
+        }
+    return false;
 }
 
 void ndm_cuda_pool_stats(const ndm_device *device, ndm_memory_pool *stats)
