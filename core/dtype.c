@@ -22,6 +22,8 @@ static const dtype_facts facts[NDM_DTYPE_COUNT] = {
     [NDM_I64] = {8, "int64", "I64", "int64", "long"},
     [NDM_U8] = {1, "uint8", "U8", "uint8", "byte"},
     [NDM_U16] = {2, "uint16", "U16", "uint16", "ushort"},
+    [NDM_F8E4M3] = {1, "fp8_e4m3", "F8_E4M3", "float8_e4m3fn", "e4m3"},
+    [NDM_F8E5M2] = {1, "fp8_e5m2", "F8_E5M2", "float8_e5m2", "e5m2"},
 };
 
 size_t ndm_dtype_bytes(ndm_dtype dtype)
@@ -57,7 +59,7 @@ ndm_status ndm_dtype_parse(const char *name, ndm_dtype *dtype)
     }
     NDM_FAIL(NDM_ERR_USAGE,
              "unknown element type '%s'; one of fp32, bf16, fp16, fp64, int32, int64, uint8, "
-             "uint16",
+             "uint16, fp8_e4m3, fp8_e5m2",
              name);
 }
 
@@ -151,12 +153,35 @@ static const convert_fn converters[4][4] = {
     [NDM_F64] = {[NDM_F32] = f64_f32, [NDM_BF16] = f64_bf16, [NDM_F16] = f64_f16},
 };
 
+/* Through fp32, one at a time: rounded to odd, it leaves the rounding to 8 bits to come. */
+static void convert_f8(const void *src, ndm_dtype src_dtype, void *dst, ndm_dtype dst_dtype,
+                       int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float x;
+        if (ndm_dtype_is_f8(src_dtype))
+            x = ndm_f8_to_f32(((const uint8_t *)src)[i], src_dtype);
+        else if (src_dtype == NDM_F64)
+            x = f64_to_f32_odd(((const double *)src)[i]);
+        else
+            ndm_convert(ndm_dtype_at(src, src_dtype, i), src_dtype, &x, NDM_F32, 1);
+        if (ndm_dtype_is_f8(dst_dtype))
+            ((uint8_t *)dst)[i] = ndm_f32_to_f8(x, dst_dtype);
+        else
+            ndm_convert(&x, NDM_F32, ndm_dtype_at(dst, dst_dtype, i), dst_dtype, 1);
+    }
+}
+
 void ndm_convert(const void *src, ndm_dtype src_dtype, void *dst, ndm_dtype dst_dtype, int64_t n)
 {
     if (n <= 0)
         return;
     if (src_dtype == dst_dtype) {
         memcpy(dst, src, (size_t)n * ndm_dtype_bytes(src_dtype));
+        return;
+    }
+    if (ndm_dtype_is_f8(src_dtype) || ndm_dtype_is_f8(dst_dtype)) {
+        convert_f8(src, src_dtype, dst, dst_dtype, n);
         return;
     }
     assert((unsigned)src_dtype <= NDM_F64 && (unsigned)dst_dtype <= NDM_F64);

@@ -47,8 +47,19 @@ static inline uint16_t ndm_f32_to_bf16(float f)
 float ndm_f16_to_f32(uint16_t h);
 uint16_t ndm_f32_to_f16(float f);
 
-/* Converts n elements; src and dst do not overlap. fp32, bf16, fp16 and fp64 in any pair. Host
- * memory. */
+static inline bool ndm_dtype_is_f8(ndm_dtype dtype)
+{
+    return dtype == NDM_F8E4M3 || dtype == NDM_F8E5M2;
+}
+
+/* dtype is an 8-bit one. Rounds to nearest, ties to even; what is larger than the largest finite
+ * number becomes that one, infinities as well; NaN becomes 0x7f. */
+float ndm_f8_to_f32(uint8_t byte, ndm_dtype dtype);
+uint8_t ndm_f32_to_f8(float x, ndm_dtype dtype);
+float ndm_f8_most(ndm_dtype dtype); /* the largest finite number: 448, 57344 */
+
+/* Converts n elements; src and dst do not overlap. fp32, bf16, fp16, fp64 and the 8-bit types in
+ * any pair. Host memory. */
 void ndm_convert(const void *src, ndm_dtype src_dtype, void *dst, ndm_dtype dst_dtype, int64_t n);
 
 #endif

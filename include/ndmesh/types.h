@@ -21,6 +21,8 @@ typedef enum ndm_dtype {
     NDM_I64 = 5,
     NDM_U8 = 6,
     NDM_U16 = 7,
+    NDM_F8E4M3 = 8, /**< 4 bits of exponent, 3 of mantissa; no infinity */
+    NDM_F8E5M2 = 9, /**< 5 bits of exponent, 2 of mantissa */
     NDM_DTYPE_COUNT
 } ndm_dtype;
 

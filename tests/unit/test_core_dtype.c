@@ -213,10 +213,90 @@ static void all_pairs_convert(void **state)
     assert_memory_equal(numbers, copy, sizeof copy);
 }
 
+/* ---- 8 bits ---------------------------------------------------------------------------------- */
+
+static const ndm_dtype f8_types[] = {NDM_F8E4M3, NDM_F8E5M2};
+
+/* Definition of a pattern: e4m3 gives up all special values but one NaN of each sign. */
+static double f8_value(ndm_dtype dtype, int byte)
+{
+    int bits = dtype == NDM_F8E4M3 ? 3 : 2, bias = dtype == NDM_F8E4M3 ? 7 : 15;
+    int exponent = (byte & 0x7f) >> bits, mantissa = byte & ((1 << bits) - 1);
+    double sign = byte & 0x80 ? -1.0 : 1.0;
+
+    if (dtype == NDM_F8E4M3 && (byte & 0x7f) == 0x7f)
+        return NAN;
+    if (dtype == NDM_F8E5M2 && exponent == 31)
+        return mantissa ? NAN : sign * INFINITY;
+    return sign * (exponent ? ldexp(mantissa + (1 << bits), exponent - bias - bits)
+                            : ldexp(mantissa, 1 - bias - bits));
+}
+
+static void every_8_bit_pattern_widens_and_comes_back(void **state)
+{
+    (void)state;
+    for (int t = 0; t < 2; t++)
+        for (int byte = 0; byte < 256; byte++) {
+            double want = f8_value(f8_types[t], byte);
+            float got = ndm_f8_to_f32((uint8_t)byte, f8_types[t]);
+            if (isnan(want)) {
+                assert_true(isnan(got));
+                assert_int_equal(ndm_f32_to_f8(got, f8_types[t]), 0x7f);
+                continue;
+            }
+            assert_true((double)got == want && !signbit(got) == (byte < 128));
+            int back = isinf(want) ? byte - 1 : byte; /* infinities saturate */
+            assert_int_equal(ndm_f32_to_f8(got, f8_types[t]), back);
+        }
+}
+
+/* Around the middle between each two neighbours. */
+static void eight_bits_round_to_nearest_even(void **state)
+{
+    (void)state;
+    for (int t = 0; t < 2; t++)
+        for (int byte = 0; f8_value(f8_types[t], byte + 1) <= ndm_f8_most(f8_types[t]); byte++) {
+            float low = ndm_f8_to_f32((uint8_t)byte, f8_types[t]);
+            float high = ndm_f8_to_f32((uint8_t)(byte + 1), f8_types[t]);
+            float middle = (low + high) / 2; /* exact */
+            int even = byte + byte % 2;
+            assert_int_equal(ndm_f32_to_f8(middle, f8_types[t]), even);
+            assert_int_equal(ndm_f32_to_f8(-middle, f8_types[t]), even | 0x80);
+            assert_int_equal(ndm_f32_to_f8(nextafterf(middle, 0.0f), f8_types[t]), byte);
+            assert_int_equal(ndm_f32_to_f8(nextafterf(middle, 1e9f), f8_types[t]), byte + 1);
+        }
+    assert_int_equal(ndm_f32_to_f8(1e9f, NDM_F8E4M3), 0x7e); /* 448 */
+    assert_int_equal(ndm_f32_to_f8(-INFINITY, NDM_F8E5M2), 0xfb);
+    assert_int_equal(ndm_f32_to_f8(1e-30f, NDM_F8E4M3), 0);
+    assert_int_equal(ndm_f32_to_f8(-0.0f, NDM_F8E4M3), 0x80);
+}
+
+/* Through every other float type and back: all of them hold 8 bits. fp64 rounds once. */
+static void eight_bits_convert_with_all_types(void **state)
+{
+    static const ndm_dtype wide[] = {NDM_F32, NDM_BF16, NDM_F16, NDM_F64};
+    uint8_t all[0x7b], back[sizeof all];
+    uint64_t room[sizeof all];
+    double tie = f8_value(NDM_F8E4M3, 0x38) * 1.0625 * (1.0 + 1e-12);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof all; i++)
+        all[i] = (uint8_t)i;
+    for (int t = 0; t < 2; t++)
+        for (int w = 0; w < 4; w++) {
+            memset(back, 0xff, sizeof back);
+            ndm_convert(all, f8_types[t], room, wide[w], (int64_t)sizeof all);
+            ndm_convert(room, wide[w], back, f8_types[t], (int64_t)sizeof all);
+            assert_memory_equal(all, back, sizeof all);
+        }
+    ndm_convert(&tie, NDM_F64, back, NDM_F8E4M3, 1); /* as fp32 it would be a tie */
+    assert_int_equal(back[0], 0x39);
+}
+
 static void names_are_read_in_all_spellings(void **state)
 {
     (void)state;
-    static const size_t bytes[NDM_DTYPE_COUNT] = {4, 2, 2, 8, 4, 8, 1, 2};
+    static const size_t bytes[NDM_DTYPE_COUNT] = {4, 2, 2, 8, 4, 8, 1, 2, 1, 1};
     for (int i = 0; i < NDM_DTYPE_COUNT; i++) {
         ndm_dtype got;
         assert_int_equal(ndm_dtype_bytes((ndm_dtype)i), bytes[i]);
@@ -244,6 +324,9 @@ int main(void)
         cmocka_unit_test(edges_are_exact),
         cmocka_unit_test(fp64_rounds_once),
         cmocka_unit_test(all_pairs_convert),
+        cmocka_unit_test(every_8_bit_pattern_widens_and_comes_back),
+        cmocka_unit_test(eight_bits_round_to_nearest_even),
+        cmocka_unit_test(eight_bits_convert_with_all_types),
         cmocka_unit_test(names_are_read_in_all_spellings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
