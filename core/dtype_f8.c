@@ -24,18 +24,20 @@ float ndm_f8_most(ndm_dtype dtype)
     return format_of(dtype)->most;
 }
 
+/* e5m2 is the upper half of fp16. */
 float ndm_f8_to_f32(uint8_t byte, ndm_dtype dtype)
 {
-    const f8_format *f = format_of(dtype);
-    int rest = byte & 0x7f, exponent = rest >> f->mantissa_bits;
-    int mantissa = rest & ((1 << f->mantissa_bits) - 1), implied = 1 << f->mantissa_bits;
-    float sign = byte & 0x80 ? -1.0f : 1.0f;
+    uint32_t rest = byte & 0x7fu, bits = (rest << 20) + (120u << 23); /* bias 7 to 127 */
+    float size;
 
-    if (rest >= f->beyond)
-        return dtype == NDM_F8E5M2 && mantissa == 0 ? sign * INFINITY : sign * NAN;
-    if (exponent == 0)
-        return sign * ldexpf((float)mantissa, 1 - f->bias - f->mantissa_bits);
-    return sign * ldexpf((float)(implied + mantissa), exponent - f->bias - f->mantissa_bits);
+    if (dtype == NDM_F8E5M2)
+        return ndm_f16_to_f32((uint16_t)(byte << 8));
+    if (rest == 0x7f)
+        return NAN;
+    memcpy(&size, &bits, sizeof size);
+    if (rest < 8)
+        size = (float)rest * 0x1p-9f;
+    return byte & 0x80 ? -size : size;
 }
 
 /* Scaled so that the last bit of the result counts 1, the number is rounded by the FPU. */

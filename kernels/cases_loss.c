@@ -348,6 +348,69 @@ bool ndm_case_get_copy2d(int64_t i, ndm_case *c)
     return true;
 }
 
+/* A NaN or an infinity, or neither. */
+static ndm_status prepare_amax(ndm_case *c)
+{
+    const ndm_amax_args *a = &c->args.amax;
+    float special = c->variant == 1 ? NAN : -INFINITY;
+
+    if (c->variant > 0)
+        ref_store((void *)a->src, a->src_dtype, (a->m - 1) * a->stride + a->width / 2, special);
+    return NDM_OK;
+}
+
+bool ndm_case_get_amax(int64_t i, ndm_case *c)
+{
+    ndm_amax_args *a = &c->args.amax;
+    int64_t pad = case_option(&i, 2) * 3, special = case_option(&i, 3);
+
+    if (i >= CASE_SIZES)
+        return false;
+    *a = (ndm_amax_args){
+        .src_dtype = c->activations, .m = case_size(i, 5), .width = case_size(i, 1)};
+    a->stride = a->width + pad;
+    IN(amax, src, c->activations, a->m, a->width, a->stride);
+    OUT(amax, out, NDM_F32, 1, 1, 1);
+    c->variant = (int)special;
+    c->prepare = prepare_amax;
+    LABEL("amax m %lld width %lld stride %lld special %lld", (long long)a->m, (long long)a->width,
+          (long long)a->stride, (long long)special);
+    return true;
+}
+
+/* The sizes of gradients and of activations, exactly the largest number, none, and no number. */
+static ndm_status prepare_quantize(ndm_case *c)
+{
+    static const float amax[] = {3e-6f, 5.0f, 448.0f, 57344.0f, 0.0f, INFINITY};
+
+    *(float *)c->args.quantize.amax = amax[c->variant];
+    return NDM_OK;
+}
+
+bool ndm_case_get_quantize(int64_t i, ndm_case *c)
+{
+    ndm_quantize_args *a = &c->args.quantize;
+    int64_t pad = case_option(&i, 2) * 3, size = case_option(&i, 6);
+    ndm_dtype dtype = case_option(&i, 2) ? NDM_F8E5M2 : NDM_F8E4M3;
+
+    if (i >= CASE_SIZES)
+        return false;
+    *a = (ndm_quantize_args){.src_dtype = c->activations,
+                             .dst_dtype = dtype,
+                             .m = case_size(i, 5),
+                             .width = case_size(i, 1)};
+    a->stride = a->width + pad;
+    IN(quantize, src, c->activations, a->m, a->width, a->stride)->high = size == 0 ? 1e-6 : 1.5;
+    OUT(quantize, dst, dtype, a->m, a->width, a->width);
+    IN(quantize, amax, NDM_F32, 1, 1, 1);
+    OUT(quantize, scale, NDM_F32, 1, 1, 1);
+    c->variant = (int)size;
+    c->prepare = prepare_quantize;
+    LABEL("quantize to %s m %lld width %lld stride %lld amax %lld", ndm_dtype_name(dtype),
+          (long long)a->m, (long long)a->width, (long long)a->stride, (long long)size);
+    return true;
+}
+
 bool ndm_case_get_init(int64_t i, ndm_case *c)
 {
     ndm_init_args *a = &c->args.init;

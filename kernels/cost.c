@@ -218,6 +218,8 @@ static void price_vector(const pricing *p, int op, const void *args)
     const ndm_scale_args *scale = args;
     const ndm_colsum_args *sum = args;
     const ndm_copy2d_args *copy = args;
+    const ndm_amax_args *amax = args;
+    const ndm_quantize_args *quantize = args;
 
     switch (op) {
     case NDM_OP_cast:
@@ -239,6 +241,12 @@ static void price_vector(const pricing *p, int op, const void *args)
     case NDM_OP_copy2d:
         add_bytes(p, 2.0 * (double)(copy->m * copy->row_bytes) *
                          dtype_bytes(p, copy->dst, NDM_F32) / 4.0);
+        break;
+    case NDM_OP_amax:
+        add_bytes(p, (double)(amax->m * amax->width) * act(p));
+        break;
+    case NDM_OP_quantize:
+        add_bytes(p, (double)(quantize->m * quantize->width) * (act(p) + 1.0));
         break;
     case NDM_OP_init:
         add_bytes(p, 4.0 * (double)((const ndm_init_args *)args)->n);

@@ -100,6 +100,18 @@ static void copy_rows(const ndm_copy2d_args *a, int64_t first, int64_t end)
     }
 }
 
+/* Products of 8-bit numbers are there to be compared with: the reference makes all of their parts.
+ */
+ndm_status NDM_FAST(amax)(const void *args)
+{
+    return ndm_kernels_call_ref(NDM_OP_amax, args);
+}
+
+ndm_status NDM_FAST(quantize)(const void *args)
+{
+    return ndm_kernels_call_ref(NDM_OP_quantize, args);
+}
+
 ndm_status NDM_FAST(copy2d)(const void *args)
 {
     enum { LINE = 64 };

@@ -26,6 +26,9 @@ typedef struct ndm_gemm_args {
     int64_t lda, ldb, ldc; /* row strides, elements */
     ndm_dtype a_dtype, b_dtype,
         c_dtype; /* cpu: a and c fp32; b fp32 or bf16 (a weight); cuda: also bf16 throughout */
+    /* Of 8-bit a and b, which come together: what their elements count, [1] each, NULL = 1. */
+    const float *a_scale, *b_scale;
+    ndm_dtype bias_dtype; /* with 8-bit a and b, of bias; else that is b_dtype */
 } ndm_gemm_args;
 
 /* out[N, C] = scale * table[id - first] for first <= id < first + rows, else 0 (another tp rank has
@@ -55,9 +58,10 @@ typedef struct ndm_embedding_backward_args {
 } ndm_embedding_backward_args;
 
 /* Optional residual: x += residual first, written to sum (sum may be x; both then packed like x:
- * x_stride is width) and rounded there: the norm is of what sum holds. Then y = x * rstd * weight (RMSNorm), or (x - mean) * rstd * weight + bias
- * (LayerNorm). Rows are of `width`, `stride` apart in x, y. RMSNorm per head: width = D, rows
- * strided. weight_offset is added to the weight (Gemma's 1 + w). */
+ * x_stride is width) and rounded there: the norm is of what sum holds. Then y = x * rstd * weight
+ * (RMSNorm), or (x - mean) * rstd * weight + bias (LayerNorm). Rows are of `width`, `stride` apart
+ * in x, y. RMSNorm per head: width = D, rows strided. weight_offset is added to the weight (Gemma's
+ * 1 + w). */
 typedef struct ndm_norm_args {
     bool layer_norm;
     ndm_dtype x_dtype;         /* of x, residual, sum and y */
@@ -275,6 +279,26 @@ typedef struct ndm_init_args {
     float mean, std;
 } ndm_init_args;
 
+/* *out = max(*out, |src|) over m rows; a NaN stays. */
+typedef struct ndm_amax_args {
+    const void *src;
+    ndm_dtype src_dtype;
+    int64_t m, width, stride; /* stride 0 = width */
+    float *out;               /* [1] */
+} ndm_amax_args;
+
+/* dst = src / scale, to nearest even, where scale is the least power of two that brings amax to the
+ * largest number of dst_dtype or below; 1 if amax is 0 or not finite. */
+typedef struct ndm_quantize_args {
+    const void *src;
+    ndm_dtype src_dtype;
+    uint8_t *dst; /* [m, width] of dst_dtype: NDM_F8E4M3 or NDM_F8E5M2 */
+    ndm_dtype dst_dtype;
+    int64_t m, width, stride; /* of src; 0 = width */
+    const float *amax;        /* [1] */
+    float *scale;             /* [1], written */
+} ndm_quantize_args;
+
 /* X(name, short doc): the list of ops. `name` gives ndm_<name>_args, ndm_<name>() and
  * NDM_OP_<name>. */
 #define NDM_KERNEL_LIST(X)                               \
@@ -299,7 +323,9 @@ typedef struct ndm_init_args {
     X(add, "y += a x")                                   \
     X(colsum, "sums of columns")                         \
     X(copy2d, "strided or indexed rows")                 \
-    X(init, "counter-based normal numbers")
+    X(init, "counter-based normal numbers")              \
+    X(amax, "largest magnitude")                         \
+    X(quantize, "8-bit numbers and their scale")
 
 typedef enum ndm_op {
 #define NDM_KERNEL_ENUM(name, doc) NDM_OP_##name,

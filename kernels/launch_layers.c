@@ -1,7 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Front ends of the ops that layers are made of: matrix product, embedding, norm, rotation,
  * attention, activation. */
+#include "core/dtype.h"
 #include "kernels/launch.h"
+
+/* 8-bit operands come together, with scales; others have none. */
+static ndm_status check_operands(const ndm_gemm_args *args)
+{
+    ndm_gemm_args a = *args;
+    bool eight = ndm_dtype_is_f8(a.a_dtype);
+
+    if (eight != ndm_dtype_is_f8(a.b_dtype))
+        NDM_FAIL(NDM_ERR_USAGE, "kernel gemm: a is %s and b %s; 8-bit types come together",
+                 ndm_dtype_name(a.a_dtype), ndm_dtype_name(a.b_dtype));
+    if (!eight && (a.a_scale || a.b_scale))
+        NDM_FAIL(NDM_ERR_USAGE, "kernel gemm: scales are for 8-bit types, a is %s",
+                 ndm_dtype_name(a.a_dtype));
+    if (eight) {
+        WEIGHT("gemm", bias_dtype);
+        return NDM_OK;
+    }
+    WEIGHT("gemm", a_dtype);
+    WEIGHT("gemm", b_dtype);
+    return NDM_OK;
+}
 
 ndm_status ndm_gemm(ndm_stream *stream, const ndm_gemm_args *args)
 {
@@ -20,8 +42,7 @@ ndm_status ndm_gemm(ndm_stream *stream, const ndm_gemm_args *args)
     STRIDE("gemm", lda, a.trans_a ? a.m : a.k);
     STRIDE("gemm", ldb, a.trans_b ? a.k : a.n);
     STRIDE("gemm", ldc, a.n);
-    WEIGHT("gemm", a_dtype);
-    WEIGHT("gemm", b_dtype);
+    NDM_TRY(check_operands(&a));
     WEIGHT("gemm", c_dtype);
     return LAUNCH(gemm);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Front ends of the loss, the optimizer, and plain vectors and rows. */
+#include "core/dtype.h"
 #include "kernels/launch.h"
 
 static ndm_status check_vocabulary(const char *op, int64_t width, int64_t valid_width)
@@ -174,6 +175,42 @@ ndm_status ndm_copy2d(ndm_stream *stream, const ndm_copy2d_args *args)
     STRIDE("copy2d", src_stride_bytes, a.row_bytes);
     STRIDE("copy2d", dst_stride_bytes, a.row_bytes);
     return LAUNCH(copy2d);
+}
+
+ndm_status ndm_amax(ndm_stream *stream, const ndm_amax_args *args)
+{
+    ndm_amax_args a = *args;
+
+    COUNT("amax", m, 0);
+    COUNT("amax", width, 0);
+    POINTER("amax", out);
+    if (a.m == 0 || a.width == 0)
+        return NDM_OK;
+    POINTER("amax", src);
+    STRIDE("amax", stride, a.width);
+    WEIGHT("amax", src_dtype);
+    return LAUNCH(amax);
+}
+
+/* Without elements there is still a scale to write. */
+ndm_status ndm_quantize(ndm_stream *stream, const ndm_quantize_args *args)
+{
+    ndm_quantize_args a = *args;
+
+    COUNT("quantize", m, 0);
+    COUNT("quantize", width, 0);
+    POINTER("quantize", amax);
+    POINTER("quantize", scale);
+    if (a.m > 0 && a.width > 0) {
+        POINTER("quantize", src);
+        POINTER("quantize", dst);
+    }
+    STRIDE("quantize", stride, a.width);
+    WEIGHT("quantize", src_dtype);
+    if (!ndm_dtype_is_f8(a.dst_dtype))
+        NDM_FAIL(NDM_ERR_USAGE, "kernel quantize: dst_dtype is %s; fp8_e4m3 and fp8_e5m2 are known",
+                 ndm_dtype_name(a.dst_dtype));
+    return LAUNCH(quantize);
 }
 
 ndm_status ndm_init(ndm_stream *stream, const ndm_init_args *args)

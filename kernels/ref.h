@@ -11,11 +11,13 @@
 NDM_KERNEL_LIST(NDM_REF_PROTOTYPE)
 #undef NDM_REF_PROTOTYPE
 
-/* Element i of an array of fp32, bf16 or fp16. */
+/* Element i of an array of fp32, bf16, fp16 or an 8-bit type. */
 static inline float ref_load(const void *array, ndm_dtype dtype, int64_t i)
 {
     if (dtype == NDM_F32)
         return ((const float *)array)[i];
+    if (ndm_dtype_is_f8(dtype))
+        return ndm_f8_to_f32(((const uint8_t *)array)[i], dtype);
     uint16_t h = ((const uint16_t *)array)[i];
     return dtype == NDM_BF16 ? ndm_bf16_to_f32(h) : ndm_f16_to_f32(h);
 }

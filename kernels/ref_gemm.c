@@ -23,13 +23,17 @@ static void row_times_columns(const ndm_gemm_args *a, int64_t row, int64_t first
 static void finish_row(const ndm_gemm_args *a, int64_t row, int64_t first, int64_t count,
                        const double *sum)
 {
+    ndm_dtype bias_dtype = ndm_dtype_is_f8(a->b_dtype) ? a->bias_dtype : a->b_dtype;
+    double scale = (double)a->alpha * (a->a_scale ? *a->a_scale : 1.0f);
+
+    scale *= a->b_scale ? *a->b_scale : 1.0f;
     for (int64_t j = 0; j < count; j++) {
         int64_t at = row * a->ldc + first + j;
-        double value = a->alpha * sum[j];
+        double value = scale * sum[j];
         if (a->beta != 0.0f)
             value += (double)a->beta * ref_load(a->c, a->c_dtype, at);
         if (a->bias)
-            value += ref_load(a->bias, a->b_dtype, first + j);
+            value += ref_load(a->bias, bias_dtype, first + j);
         ref_store(a->c, a->c_dtype, at, (float)value);
     }
 }

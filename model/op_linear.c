@@ -8,7 +8,8 @@
 static ndm_linear linear_of(const ndm_run *run, const ndm_model_op *op)
 {
     const int *param = run->block->param;
-    ndm_linear linear = {.unit = run->block->unit, .dtype = run->model->dtype};
+    ndm_linear linear = {
+        .unit = run->block->unit, .dtype = run->model->dtype, .fp8 = run->model->options.fp8};
 
     for (int i = 0; i < NDM_LINEAR_MAX; i++)
         if (op->w[i] != W_NONE && ndm_block_has(run->block, op->w[i])) {

@@ -309,6 +309,14 @@ static ndm_status choose_dtype(ndm_model *m, const ndm_fsdp_config *fsdp)
     if (m->dtype != NDM_F32 && m->dtype != NDM_BF16)
         NDM_FAIL(NDM_ERR_CONFIG, "activations in %s; fp32 and bf16 are known",
                  ndm_dtype_name(m->dtype));
+    if (m->options.fp8 && strcmp(ndm_kernels_chosen(device, NDM_OP_quantize), "none") == 0)
+        NDM_FAIL(NDM_ERR_UNSUPPORTED, "fp8: device %s has no kernel for 8-bit numbers",
+                 device->ops->name);
+    if (m->options.fp8 && m->options.tp_overlap_chunks > 1)
+        NDM_FAIL(NDM_ERR_CONFIG,
+                 "fp8 with tp_overlap_chunks=%lld: a product has one scale, so its "
+                 "rows are quantized at once",
+                 (long long)m->options.tp_overlap_chunks);
     return NDM_OK;
 }
 

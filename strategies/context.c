@@ -301,6 +301,7 @@ static void free_parts(ndm_context *c)
     if (c->device) {
         ndm_pool_finish(c);
         ndm_cp_finish(c);
+        ndm_fp8_finish(c);
         ndm_stream_destroy(c->reduce);
         ndm_stream_destroy(c->gather);
         ndm_stream_destroy(c->compute);

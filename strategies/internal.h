@@ -61,8 +61,9 @@ struct ndm_context {
     struct ndm_unit *live;          /* gathered units that can be resharded, oldest first */
     int64_t n_live;
     int64_t micro_batch, micro_batches;
-    int64_t n_units;   /* alive; without any, the pool is empty */
-    struct ndm_cp *cp; /* of context parallelism, made by its first use (strategies/cp_state.c) */
+    int64_t n_units;     /* alive; without any, the pool is empty */
+    struct ndm_fp8 *fp8; /* of products of 8-bit numbers (strategies/fp8.c) */
+    struct ndm_cp *cp;   /* of context parallelism, made by its first use (strategies/cp_state.c) */
 };
 
 static inline bool ndm_context_last_micro_batch(const ndm_context *context)
@@ -85,6 +86,7 @@ void ndm_context_settle(ndm_context *context);
 
 /* Frees what context parallelism holds; its streams are idle. */
 void ndm_cp_finish(ndm_context *context);
+void ndm_fp8_finish(ndm_context *context); /* strategies/fp8.c */
 
 /* ---- layout: where a parameter lies (strategies/layout.c) ------------------------------------ */
 

@@ -8,6 +8,7 @@
  * of y either way. */
 #include "strategies/linear.h"
 #include "core/dtype.h"
+#include "strategies/fp8.h"
 
 static const ndm_param *param_of(const ndm_linear *l, int i)
 {
@@ -168,12 +169,65 @@ static bool adds_bias(const ndm_linear *l)
     return role_of(l) != NDM_ROLE_ROW || ndm_context_coord(l->unit->context, NDM_TP) == 0;
 }
 
+/* A whole array of activations, and the matrix of a piece, on their way to 8 bits. */
+static ndm_fp8_tensor rows_of(const ndm_linear *l, const void *x, int64_t rows, int64_t width,
+                              ndm_dtype dtype, int tensor)
+{
+    return (ndm_fp8_tensor){.tensor = tensor,
+                            .src = x,
+                            .rows = rows,
+                            .width = width,
+                            .stride = width,
+                            .src_dtype = l->dtype,
+                            .dtype = dtype};
+}
+
+static ndm_fp8_tensor matrix_of(const ndm_linear *l, const piece *p)
+{
+    int64_t in = ndm_linear_in(l), rows = p->transposed ? in : p->width,
+            width = p->transposed ? p->width : in;
+
+    return (ndm_fp8_tensor){.tensor = 1,
+                            .src = ndm_unit_weight(l->unit, p->w),
+                            .rows = rows,
+                            .width = width,
+                            .stride = width,
+                            .src_dtype = l->unit->fsdp.param_dtype,
+                            .dtype = NDM_F8E4M3};
+}
+
+/* t[0] is x or dy, t[1 + i] the matrix of piece i: all of a pass in 8 bits. Matrices side by side
+ * have one scale, since how many pieces they are depends on the mesh. */
+static ndm_status quantize_pass(const ndm_linear *l, const piece *pieces, int n, ndm_fp8_tensor *t)
+{
+    for (int i = 0; i < n && l->fp8; i++)
+        t[1 + i] = matrix_of(l, &pieces[i]);
+    return l->fp8 ? ndm_fp8_quantize(l->unit->context, t, n + 1) : NDM_OK;
+}
+
+/* The operands of a product in their 8-bit form, from these columns on. */
+static void take_eight(const ndm_linear *l, const ndm_fp8_tensor *a, int64_t a_column,
+                       const ndm_fp8_tensor *b, int64_t b_column, ndm_gemm_args *args)
+{
+    if (!l->fp8)
+        return;
+    args->a = a->bytes + a_column;
+    args->a_dtype = a->dtype;
+    args->a_scale = a->scale;
+    args->b = b->bytes + b_column;
+    args->bias_dtype = args->b_dtype;
+    args->b_dtype = b->dtype;
+    args->b_scale = b->scale;
+}
+
 ndm_status ndm_linear_multiply(const ndm_linear *l, int64_t rows, const void *x, void *y)
 {
     int64_t in = ndm_linear_in(l), out = ndm_linear_out(l);
     piece pieces[NDM_LINEAR_MAX];
     int n = pieces_of(l, pieces);
+    ndm_fp8_tensor t[NDM_FP8_TENSORS] = {rows_of(l, x, rows, in, NDM_F8E4M3, 0)};
 
+    NDM_TRY(quantize_pass(l, pieces, n, t));
     for (int i = 0; i < n; i++) {
         const piece *p = &pieces[i];
         ndm_gemm_args args = {
@@ -193,6 +247,7 @@ ndm_status ndm_linear_multiply(const ndm_linear *l, int64_t rows, const void *x,
             .a_dtype = l->dtype,
             .c_dtype = l->dtype,
         };
+        take_eight(l, &t[0], 0, &t[1 + i], 0, &args);
         NDM_TRY(ndm_gemm(l->unit->context->compute, &args));
     }
     return NDM_OK;
@@ -203,7 +258,9 @@ ndm_status ndm_linear_grad_input(const ndm_linear *l, int64_t rows, const void *
     int64_t in = ndm_linear_in(l), out = ndm_linear_out(l);
     piece pieces[NDM_LINEAR_MAX];
     int n = pieces_of(l, pieces);
+    ndm_fp8_tensor t[NDM_FP8_TENSORS] = {rows_of(l, dy, rows, out, NDM_F8E5M2, 0)};
 
+    NDM_TRY(quantize_pass(l, pieces, n, t));
     for (int i = 0; i < n; i++) {
         const piece *p = &pieces[i];
         ndm_gemm_args args = {
@@ -223,6 +280,7 @@ ndm_status ndm_linear_grad_input(const ndm_linear *l, int64_t rows, const void *
             .c_dtype = l->dtype,
             .ldc = in,
         };
+        take_eight(l, &t[0], p->column, &t[1 + i], 0, &args);
         NDM_TRY(ndm_gemm(l->unit->context->compute, &args));
     }
     return NDM_OK;
@@ -234,7 +292,11 @@ ndm_status ndm_linear_grad_weight(const ndm_linear *l, int64_t rows, const void 
     int64_t in = ndm_linear_in(l), out = ndm_linear_out(l);
     piece pieces[NDM_LINEAR_MAX];
     int n = pieces_of(l, pieces);
+    ndm_fp8_tensor t[] = {rows_of(l, x, rows, in, NDM_F8E4M3, 0),
+                          rows_of(l, dy, rows, out, NDM_F8E5M2, 1)};
 
+    if (l->fp8)
+        NDM_TRY(ndm_fp8_quantize(l->unit->context, t, 2));
     for (int i = 0; i < n; i++) {
         const piece *p = &pieces[i];
         const void *part = ndm_dtype_at(dy, l->dtype, p->column);
@@ -254,6 +316,10 @@ ndm_status ndm_linear_grad_weight(const ndm_linear *l, int64_t rows, const void 
             .c = ndm_unit_grad(l->unit, p->w),
             .ldc = p->transposed ? p->width : in,
         };
+        if (p->transposed)
+            take_eight(l, &t[0], 0, &t[1], p->column, &args);
+        else
+            take_eight(l, &t[1], p->column, &t[0], 0, &args);
         NDM_TRY(ndm_gemm(l->unit->context->compute, &args));
     }
     return NDM_OK;

@@ -145,6 +145,7 @@ void ndm_setup_model_options(const ndm_options *o, ndm_model_options *m)
     m->head_chunk = ndm_option_int64(o, "head-chunk");
     m->tp_overlap_chunks = ndm_option_int64(o, "tp-overlap-chunks");
     m->activation_dtype = activation_dtype(o);
+    m->fp8 = ndm_option_bool(o, "fp8");
     m->label_smoothing = ndm_option_double(o, "label-smoothing");
 }
 

@@ -39,12 +39,14 @@ typedef struct ndm_linear {
                                    with rows, replicated; -1 = none */
     ndm_dtype dtype; /**< of x, y and their gradients: NDM_F32 (0), or NDM_BF16; cpu kernels are
                         slow in the latter */
+    bool fp8; /**< products of 8-bit numbers: x and W in e4m3, dy in e5m2, each with one scale that
+                 all ranks have: one all-reduce of 8 bytes more, over all ranks, a product */
 } ndm_linear;
 
 /** One matrix. */
-#define NDM_LINEAR_INIT(unit, weight, bias)      \
-    {                                            \
-        (unit), 1, {(weight)}, {(bias)}, NDM_F32 \
+#define NDM_LINEAR_INIT(unit, weight, bias)             \
+    {                                                   \
+        (unit), 1, {(weight)}, {(bias)}, NDM_F32, false \
     }
 
 /**

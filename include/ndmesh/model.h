@@ -41,11 +41,12 @@ typedef struct ndm_model_options {
                                    device computes in it, else NDM_F32 */
     int64_t tp_overlap_chunks;  /**< parts in which rows pass into and out of split regions, at most
                                    16, so that products run beside collectives; 0 (default): one */
+    bool fp8; /**< products of the layers with 8-bit numbers (ndm_linear); default false */
 } ndm_model_options;
 
-#define NDM_MODEL_OPTIONS_INIT                                                          \
-    {                                                                                   \
-        sizeof(ndm_model_options), 1, 0, NDM_RECOMPUTE_NONE, 0, 0.0, NDM_DTYPE_COUNT, 0 \
+#define NDM_MODEL_OPTIONS_INIT                                                                 \
+    {                                                                                          \
+        sizeof(ndm_model_options), 1, 0, NDM_RECOMPUTE_NONE, 0, 0.0, NDM_DTYPE_COUNT, 0, false \
     }
 
 /** Sequences of one data-parallel rank, in host memory; cp ranks pass the whole sequences and take

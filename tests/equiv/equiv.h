@@ -45,6 +45,7 @@ typedef struct variant {
     bool sequence_parallel;
     const char *collectives; /* NULL: auto */
     bool bf16;               /* weights gathered and gradients sent as bf16 */
+    bool fp8;                /* products of layers with 8-bit numbers */
     bool bf16_activations;   /* activations as well, kept and on the wire */
 } variant;
 

@@ -18,6 +18,11 @@
 static const errors LIMIT = {.loss = 1e-5, .norm = 1e-5, .update = 1e-5};
 static const errors LIMIT_BF16 = {.loss = 1.5e-3, .norm = 1.5e-2, .update = 6e-2};
 /* Partial sums of tp are rounded before they are added: up to 6.2e-2 seen on 4 ranks. */
+/* 8-bit products against those of one rank: where a sum comes out differently in its last bits, a
+ * number now and then rounds to its neighbour, up to 2^-3 away, and micro-batches have scales of
+ * their own. Up to 3.4e-3, 8.4e-2 and 2.3e-1 were seen. One rank is judged beside fp32:
+ * judge_fp8(). */
+static const errors LIMIT_FP8 = {.loss = 1e-2, .norm = 1.5e-1, .update = 4e-1};
 static const errors LIMIT_ACTIVATIONS = {.loss = 2e-3, .norm = 3e-2, .update = 9e-2};
 
 typedef struct options {
@@ -30,7 +35,7 @@ typedef struct options {
 
 typedef struct tally {
     int64_t runs, refused, failed, repeated;
-    errors worst, worst_bf16;
+    errors worst, worst_bf16, worst_fp8;
 } tally;
 
 static int rank;
@@ -63,11 +68,14 @@ static void worst(errors *w, const errors *e)
 static void judge(const options *o, tally *t, const problem *p, const variant *v, const record *got,
                   const record *want)
 {
-    const errors *limit = v->bf16_activations ? &LIMIT_ACTIVATIONS : v->bf16 ? &LIMIT_BF16 : &LIMIT;
+    const errors *limit = v->fp8                ? &LIMIT_FP8
+                          : v->bf16_activations ? &LIMIT_ACTIVATIONS
+                          : v->bf16             ? &LIMIT_BF16
+                                                : &LIMIT;
     errors e = compare(got, want);
     char note[256];
 
-    worst(v->bf16 ? &t->worst_bf16 : &t->worst, &e);
+    worst(v->fp8 ? &t->worst_fp8 : v->bf16 ? &t->worst_bf16 : &t->worst, &e);
     snprintf(note, sizeof note, "loss %.1e norm %.1e update %.1e (%s)%s", e.loss, e.norm, e.update,
              e.tensor ? e.tensor : "-", got->replicas_differ ? ", replicas differ" : "");
     if (e.unchanged)
@@ -136,7 +144,7 @@ static bool wanted(const options *o, const variant *mesh)
 }
 
 static void try_mesh(const options *o, tally *t, const problem *p, const variant *mesh,
-                     const record *want)
+                     const record *want, const record *want_fp8)
 {
     variant_list list;
     char text[64];
@@ -156,27 +164,50 @@ static void try_mesh(const options *o, tally *t, const problem *p, const variant
     try_variant(o, t, p, &v, want, false);
     v.bf16_activations = true;
     try_variant(o, t, p, &v, want, true);
+    v.bf16 = v.bf16_activations = false;
+    v.fp8 = true;
+    try_variant(o, t, p, &v, want_fp8, false);
     free(list.items);
+}
+
+/* On one rank: 8-bit products are others than fp32's, and no worse than their rounding of 2^-4 and,
+ * of gradients, 2^-3. */
+static void judge_fp8(tally *t, const problem *p, const variant *v, const record *got,
+                      const record *want)
+{
+    errors e = compare(got, want);
+    char note[128];
+
+    snprintf(note, sizeof note, "beside fp32: loss %.1e norm %.1e update %.1e", e.loss, e.norm,
+             e.update);
+    if (e.loss == 0.0 || !(e.loss < 0.02 && e.norm < 0.2 && e.update < 0.7))
+        fail(t, p, v, note);
 }
 
 static void try_problem(const options *o, tally *t, const problem *p, const variant_list *meshes)
 {
-    const variant one = {.mesh = {1, 1, 1, 1},
-                         .zero = 3,
-                         .reshard = NDM_RESHARD_ALWAYS,
-                         .accum = 1,
-                         .defer_replicas = true,
-                         .sequence_parallel = true};
-    record want = {0};
+    variant one = {.mesh = {1, 1, 1, 1},
+                   .zero = 3,
+                   .reshard = NDM_RESHARD_ALWAYS,
+                   .accum = 1,
+                   .defer_replicas = true,
+                   .sequence_parallel = true};
+    record want = {0}, want_fp8 = {0};
 
     if (o->problem && strcmp(o->problem, p->name) != 0)
         return;
     if (rank == 0)
         MUST(run_variant(p, &one, &(setup){.comm = MPI_COMM_SELF}, &want));
+    one.fp8 = true;
+    if (rank == 0) {
+        MUST(run_variant(p, &one, &(setup){.comm = MPI_COMM_SELF}, &want_fp8));
+        judge_fp8(t, p, &one, &want_fp8, &want);
+    }
     for (int64_t i = 0; i < meshes->n; i++)
         if (wanted(o, &meshes->items[i]) && (!o->rotate || i % problem_count == (p - problems)))
-            try_mesh(o, t, p, &meshes->items[i], &want);
+            try_mesh(o, t, p, &meshes->items[i], &want, &want_fp8);
     record_finish(&want);
+    record_finish(&want_fp8);
 }
 
 static void usage(void)
@@ -254,12 +285,14 @@ int main(int argc, char **argv)
     free(meshes.items);
     if (rank == 0)
         printf("%d ranks, seed %llu: %lld runs, %lld refused by the rule, %lld repeated, %lld "
-               "failed; largest errors: loss %.1e norm %.1e update %.1e, bf16 %.1e %.1e %.1e; "
+               "failed; largest errors: loss %.1e norm %.1e update %.1e, bf16 %.1e %.1e %.1e, fp8 "
+               "%.1e "
+               "%.1e %.1e; "
                "%.1f s\n",
                size, (unsigned long long)o.seed, (long long)t.runs, (long long)t.refused,
                (long long)t.repeated, (long long)t.failed, t.worst.loss, t.worst.norm,
                t.worst.update, t.worst_bf16.loss, t.worst_bf16.norm, t.worst_bf16.update,
-               ndm_clock_s() - start);
+               t.worst_fp8.loss, t.worst_fp8.norm, t.worst_fp8.update, ndm_clock_s() - start);
     failed = t.failed > 0 || t.runs == 0;
     MPI_Bcast(&failed, 1, MPI_INT, 0, MPI_COMM_WORLD);
     MPI_Finalize();

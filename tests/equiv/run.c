@@ -70,6 +70,7 @@ static ndm_status open_model(const problem *p, const variant *v, ndm_context *co
     f.param_dtype = v->bf16 ? NDM_BF16 : NDM_F32;
     f.reduce_dtype = v->bf16 ? NDM_BF16 : NDM_F32;
     m.activation_dtype = v->bf16_activations ? NDM_BF16 : NDM_DTYPE_COUNT;
+    m.fp8 = v->fp8;
     m.seq_len = SEQ_LEN;
     m.micro_batch = GLOBAL_BATCH / variant_size(v, NDM_AXES_DP) / v->accum;
     m.recompute = v->recompute;

@@ -21,14 +21,14 @@ const char *variant_text(const variant *v, char *text, size_t text_bytes)
     static const char *const method[] = {"auto", "ring", "all_gather", "ulysses"};
 
     snprintf(text, text_bytes,
-             "%lld.%lld.%lld.%lld zero%d reshard=%lld accum=%lld %s%s%s cp=%s%s%s%s%s%s",
+             "%lld.%lld.%lld.%lld zero%d reshard=%lld accum=%lld %s%s%s cp=%s%s%s%s%s%s%s",
              (long long)v->mesh[0], (long long)v->mesh[1], (long long)v->mesh[2],
              (long long)v->mesh[3], v->zero, (long long)v->reshard, (long long)v->accum,
              recompute[v->recompute], v->defer_sync ? " defer_sync" : "",
              v->defer_replicas ? "" : " eager_replicas", method[v->cp_method],
              v->sequence_parallel ? "" : " no_sp", v->bf16 ? " bf16" : "",
-             v->bf16_activations ? " and activations" : "", v->collectives ? " " : "",
-             v->collectives ? v->collectives : "");
+             v->bf16_activations ? " and activations" : "", v->fp8 ? " fp8" : "",
+             v->collectives ? " " : "", v->collectives ? v->collectives : "");
     return text;
 }
 

@@ -322,7 +322,62 @@ static void gate_multiplies_the_other_half(void **state)
     assert_near(y[1], 10.0 * 1.761594156, 5e-7);
 }
 
+/* ---- 8 bits ---------------------------------------------------------------------------------- */
+
+/* amax 900 is 448 times a little more than 2: the scale is 4, and 900 is 225 of it, which lies
+ * between 224 and 240. */
+static void quantize_divides_by_a_power_of_two(void **state)
+{
+    const float x[6] = {900.0f, -3.0f, 0.0f, 1.0f, 4.5f, -900.0f};
+    const uint8_t want[6] = {0x76, 0xb4, 0, 0x28, 0x39, 0xf6};
+    float amax = 7.0f, scale = 0.0f;
+    uint8_t bytes[6];
+
+    (void)state;
+    assert_ok(ndm_amax(STREAM, &(ndm_amax_args){.src = x, .m = 2, .width = 3, .out = &amax}));
+    assert_true(amax == 900.0f);
+    assert_ok(ndm_quantize(STREAM, &(ndm_quantize_args){.src = x,
+                                                        .dst = bytes,
+                                                        .dst_dtype = NDM_F8E4M3,
+                                                        .m = 2,
+                                                        .width = 3,
+                                                        .amax = &amax,
+                                                        .scale = &scale}));
+    assert_true(scale == 4.0f);
+    assert_memory_equal(bytes, want, sizeof want);
+}
+
+/* [1 2] [3 -1; 0.5 4] with the scales 2 and 0.25, and a bias. */
+static void gemm_of_8_bits_counts_its_scales(void **state)
+{
+    const uint8_t a[2] = {0x3c, 0x40};             /* e5m2: 1, 2 */
+    const uint8_t b[4] = {0x44, 0xb8, 0x30, 0x48}; /* e4m3: 3, -1, 0.5, 4 */
+    const float a_scale = 2.0f, b_scale = 0.25f, bias[2] = {10.0f, 20.0f};
+    float c[2] = {100.0f, 200.0f};
+    ndm_gemm_args args = {.m = 1,
+                          .n = 2,
+                          .k = 2,
+                          .alpha = 1.0f,
+                          .beta = 1.0f,
+                          .a = a,
+                          .b = b,
+                          .bias = bias,
+                          .c = c,
+                          .a_dtype = NDM_F8E5M2,
+                          .b_dtype = NDM_F8E4M3,
+                          .a_scale = &a_scale,
+                          .b_scale = &b_scale};
+
+    (void)state;
+    assert_ok(ndm_gemm(STREAM, &args));
+    assert_true(c[0] == 112.0f && c[1] == 223.5f);
+    args.b_dtype = NDM_F32;
+    assert_int_equal(ndm_gemm(STREAM, &args), NDM_ERR_USAGE);
+}
+
 const struct CMUnitTest answers_layers[] = {
+    cmocka_unit_test(quantize_divides_by_a_power_of_two),
+    cmocka_unit_test(gemm_of_8_bits_counts_its_scales),
     cmocka_unit_test(gemm_by_hand),
     cmocka_unit_test(gemm_without_beta_ignores_c),
     cmocka_unit_test(gemm_without_terms_scales_c),
