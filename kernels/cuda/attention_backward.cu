@@ -128,6 +128,38 @@ walk_steps(const ndm_attention_backward_args &a, attention_extents extents, cons
     }
 }
 
+/* A warp's rows of the keys' or the queries' side. */
+static __device__ __forceinline__ tile_place place_of_sums(const ndm_attention_backward_args &a,
+                                                           const backward_place &p, void *data,
+                                                           int64_t stride, bool keys)
+{
+    const ndm_attention_args &f = a.forward;
+    int64_t row = p.row + (int)threadIdx.x / 32 * MMA, all = keys ? f.tk : f.tq;
+    tile_place to = {data,
+                     a.d_dtype,
+                     (p.b * all + row) * stride + (keys ? p.kv_head : p.head) * f.head_dim,
+                     stride,
+                     at_most(all - row, MMA),
+                     (int)f.head_dim,
+                     keys ? a.accumulate_dkv : a.accumulate_dq};
+    return to;
+}
+
+template <int DIM, int WANT>
+static __device__ __forceinline__ void
+store_sums(const ndm_attention_backward_args &a, const backward_place &p,
+           const float dv[DIM / 8][4], const float dx[DIM / 8][4])
+{
+    const float one[2] = {1.0f, 1.0f}, scale[2] = {a.forward.scale, a.forward.scale};
+
+    if (WANT & WANT_DV)
+        tile_store<DIM>(place_of_sums(a, p, a.dv, a.dv_stride, true), one, dv);
+    if (WANT & WANT_DK)
+        tile_store<DIM>(place_of_sums(a, p, a.dk, a.dk_stride, true), scale, dx);
+    if (WANT & WANT_DQ)
+        tile_store<DIM>(place_of_sums(a, p, a.dq, a.dq_stride, false), scale, dx);
+}
+
 template <int DIM, int OTHER, int STAGES, int WANT>
 __global__ void __launch_bounds__(ATTENTION_BLOCK, 2)
     attention_backward_tiles(ndm_attention_backward_args a, attention_extents extents, bool vector)
@@ -146,19 +178,7 @@ __global__ void __launch_bounds__(ATTENTION_BLOCK, 2)
         tile_load<DIM, OWN>(s->own[1], second, p.row, width, vector);
     walk_steps<DIM, OTHER, STAGES, WANT>(a, extents, p, vector, s, dv, dx);
 
-    int row = p.row + (int)threadIdx.x / 32 * MMA;
-    int rows = at_most((owns_keys(WANT) ? f.tk : f.tq) - row, MMA);
-    int64_t key_row = (int64_t)p.b * f.tk + row, query_row_at = (int64_t)p.b * f.tq + row;
-    const float one[2] = {1.0f, 1.0f}, scale[2] = {f.scale, f.scale};
-    if (WANT & WANT_DV)
-        tile_store<DIM>(a.dv, a.d_dtype, key_row * a.dv_stride + p.kv_head * width, a.dv_stride,
-                        rows, width, one, a.accumulate_dkv, dv);
-    if (WANT & WANT_DK)
-        tile_store<DIM>(a.dk, a.d_dtype, key_row * a.dk_stride + p.kv_head * width, a.dk_stride,
-                        rows, width, scale, a.accumulate_dkv, dx);
-    if (WANT & WANT_DQ)
-        tile_store<DIM>(a.dq, a.d_dtype, query_row_at * a.dq_stride + p.head * width, a.dq_stride,
-                        rows, width, scale, a.accumulate_dq, dx);
+    store_sums<DIM, WANT>(a, p, dv, dx);
 }
 
 template <int DIM, int OTHER, int STAGES, int WANT>

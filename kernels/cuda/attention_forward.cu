@@ -177,8 +177,14 @@ static __device__ __forceinline__ void finish_rows(const ndm_attention_args &a,
                                                                       : rows->max[half] * LN_2 +
                                                                             logf(sum);
     }
-    tile_store<DIM>(a.out, a.out_dtype, (p.b * a.tq + row) * a.out_stride + p.head * a.head_dim,
-                    a.out_stride, at_most(a.tq - row, MMA), (int)a.head_dim, factor, false, out);
+    tile_place to = {a.out,
+                     a.out_dtype,
+                     ((int64_t)p.b * a.tq + row) * a.out_stride + p.head * a.head_dim,
+                     a.out_stride,
+                     at_most(a.tq - row, MMA),
+                     (int)a.head_dim,
+                     false};
+    tile_store<DIM>(to, factor, out);
 }
 
 template <int DIM, int KEYS, int STAGES>

@@ -105,22 +105,71 @@ static __device__ __forceinline__ int lane_column(int n, int e)
     return 8 * n + 2 * (threadIdx.x % QUAD) + e;
 }
 
+/* Two neighbours at once: the type is fp32 or bf16 and `at` even. */
+static __device__ __forceinline__ void load_pair(const void *data, ndm_dtype dtype, int64_t at,
+                                                 float pair[2])
+{
+    if (dtype == NDM_F32) {
+        float2 raw = *reinterpret_cast<const float2 *>((const float *)data + at);
+        pair[0] = raw.x;
+        pair[1] = raw.y;
+        return;
+    }
+    const __nv_bfloat16 *from = (const __nv_bfloat16 *)data + at;
+    unsigned raw = *reinterpret_cast<const unsigned *>(from);
+    pair[0] = to_float(reinterpret_cast<const __nv_bfloat16 *>(&raw)[0]);
+    pair[1] = to_float(reinterpret_cast<const __nv_bfloat16 *>(&raw)[1]);
+}
+
+static __device__ __forceinline__ void store_pair(void *data, ndm_dtype dtype, int64_t at, float x,
+                                                  float y)
+{
+    if (dtype == NDM_F32)
+        *reinterpret_cast<float2 *>((float *)data + at) = make_float2(x, y);
+    else
+        *reinterpret_cast<unsigned *>((__nv_bfloat16 *)data + at) = pack_bf16(x, y);
+}
+
+/* Where a block's results go. */
+typedef struct tile_place {
+    void *data;
+    ndm_dtype dtype;
+    int64_t at, stride; /* of the warp's first row */
+    int rows, head_dim;
+    bool accumulate;
+} tile_place;
+
+/* Pairs lie on their own boundaries. */
+static __device__ __forceinline__ bool tile_pairs(const tile_place &to)
+{
+    return to.dtype != NDM_F16 && to.stride % 2 == 0 && to.head_dim % 2 == 0 &&
+           (uintptr_t)to.data % 8 == 0;
+}
+
 /* Rows of a result: factor[half] * sum, onto what is there if accumulate. */
 template <int DIM>
-static __device__ __forceinline__ void
-tile_store(void *data, ndm_dtype dtype, int64_t at, int64_t stride, int rows, int head_dim,
-           const float factor[2], bool accumulate, const float sum[DIM / 8][4])
+static __device__ __forceinline__ void tile_store(const tile_place &to, const float factor[2],
+                                                  const float sum[DIM / 8][4])
 {
+    bool pairs = tile_pairs(to);
+
 #pragma unroll
     for (int n = 0; n < DIM / 8; n++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int row = lane_row(i / 2), column = lane_column(n, i % 2);
-            if (row >= rows || column >= head_dim)
+        for (int half = 0; half < 2; half++) {
+            int row = lane_row(half), column = lane_column(n, 0), count = to.head_dim - column;
+            int64_t at = to.at + row * to.stride + column;
+            float x[2] = {factor[half] * sum[n][2 * half], factor[half] * sum[n][2 * half + 1]};
+            float old[2] = {};
+            if (row >= to.rows || count <= 0)
                 continue;
-            int64_t to = at + row * stride + column;
-            float x = factor[i / 2] * sum[n][i];
-            store_any(data, dtype, to, accumulate ? x + load_any(data, dtype, to) : x);
+            if (to.accumulate && pairs)
+                load_pair(to.data, to.dtype, at, old);
+            for (int e = 0; e < 2 && e < count && !pairs; e++)
+                store_any(to.data, to.dtype, at + e,
+                          to.accumulate ? x[e] + load_any(to.data, to.dtype, at + e) : x[e]);
+            if (pairs)
+                store_pair(to.data, to.dtype, at, x[0] + old[0], x[1] + old[1]);
         }
 }
 

@@ -24,18 +24,6 @@ extern "C" {
 NDM_KERNEL_LIST(NDM_CUDA_PROTOTYPE)
 #undef NDM_CUDA_PROTOTYPE
 
-/* Helpers of the matrix product, in gemm_epilogue.cu. */
-
-/* c = beta * c + bias; bias may be NULL. */
-ndm_status ndm_cuda_gemm_finish(ndm_stream *stream, const ndm_gemm_args *args, float beta);
-
-/* `rows` packed rows of `width` elements from rows of `stride`, changed to fp32. */
-ndm_status ndm_cuda_gemm_widen(ndm_stream *stream, const void *src, ndm_dtype dtype, int64_t rows,
-                               int64_t width, int64_t stride, float *dst);
-
-/* args->c from the packed fp32 rows of `src`. */
-ndm_status ndm_cuda_gemm_narrow(ndm_stream *stream, const float *src, const ndm_gemm_args *args);
-
 NDM_API extern const ndm_kernel_table ndm_cuda_kernels;
 
 #ifdef __cplusplus

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Cross entropy on CUDA: statistics in one pass over the logits (Milakov and Gimelshein, "Online
- * normalizer calculation for softmax", 2018), a block a row; then loss and gradient. */
+ * normalizer calculation for softmax", 2018), a row to a warp or, when wide, to a block;
+ * then loss and gradient. */
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/reduce.cuh"
 
@@ -45,8 +46,8 @@ static __device__ __forceinline__ row_stats stats_wide(row_stats s, const float 
     return s;
 }
 
-/* The result is in the first thread. */
-static __device__ row_stats stats_of_block(row_stats s)
+/* Over the LANES threads of a row; the result is in the first. */
+template <int LANES> static __device__ row_stats stats_of_row(row_stats s)
 {
     __shared__ row_stats parts[ROW_BLOCK / WARP];
 
@@ -56,6 +57,8 @@ static __device__ row_stats stats_of_block(row_stats s)
                            __shfl_xor_sync(0xffffffffu, s.total, step)};
         s = stats_merge(s, other);
     }
+    if (LANES == WARP)
+        return s;
     if (threadIdx.x % WARP == 0)
         parts[threadIdx.x / WARP] = s;
     __syncthreads();
@@ -64,20 +67,23 @@ static __device__ row_stats stats_of_block(row_stats s)
     return s;
 }
 
-template <class T>
+template <class T, int LANES>
 __global__ void __launch_bounds__(ROW_BLOCK) ce_row_stats(ndm_ce_stats_args a, bool vector)
 {
-    int64_t row = blockIdx.x;
+    int64_t row = (int64_t)blockIdx.x * (ROW_BLOCK / LANES) + threadIdx.x / LANES;
     const T *x = (const T *)a.logits + row * a.stride;
     row_stats s = {-INFINITY, 0.0f, 0.0f};
+    int lane = threadIdx.x % LANES;
 
-    for_row<ROW_BLOCK>(a.valid_width, threadIdx.x, [&](int64_t j, int count) {
+    if (row >= a.n)
+        return;
+    for_row<LANES>(a.valid_width, lane, [&](int64_t j, int count) {
         float v[WIDE];
         load_wide(x + j, count, vector, v);
         s = stats_wide(s, v, count);
     });
-    s = stats_of_block(s);
-    if (threadIdx.x != 0)
+    s = stats_of_row<LANES>(s);
+    if (lane != 0)
         return;
     int64_t target = a.targets[row] - a.first;
     bool here = a.targets[row] >= 0 && target >= 0 && target < a.valid_width;
@@ -91,10 +97,14 @@ ndm_status ndm_cuda_ce_stats(ndm_stream *stream, const void *args)
 {
     const ndm_ce_stats_args *a = (const ndm_ce_stats_args *)args;
     bool vector = ndm_cuda_aligned(a->logits, a->stride);
+    bool warp = row_takes_warp(a->valid_width);
+    dim3 grid(ndm_cuda_blocks(a->n, warp ? ROW_BLOCK / WARP : 1));
 
     return ndm_cuda_typed("ce_stats", "x_dtype", a->x_dtype, [&](auto type) {
-        return ndm_cuda_launch(stream, "ce_stats", ce_row_stats<decltype(type)>,
-                               dim3((unsigned)a->n), ROW_BLOCK, 0, *a, vector);
+        using T = decltype(type);
+        return ndm_cuda_launch(stream, "ce_stats",
+                               warp ? ce_row_stats<T, WARP> : ce_row_stats<T, ROW_BLOCK>, grid,
+                               ROW_BLOCK, 0, *a, vector);
     });
 }
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/body.h"
+#include "kernels/cuda/gemm.h"
 
 static bool blas_type(ndm_dtype dtype, cudaDataType_t *type)
 {
@@ -42,21 +42,29 @@ static ndm_status check_sizes(const ndm_gemm_args *a)
     return NDM_OK;
 }
 
+/* With the bias, if there is one. cuBLASLt adds one of C's type before it rounds; another type, or
+ * a shape that it has no algorithm for, takes a pass of our own. */
 static ndm_status multiply(ndm_stream *stream, const ndm_gemm_args *a)
 {
+    cublasComputeType_t compute = compute_type(a->a_dtype);
     cudaDataType_t operands, result;
     cublasHandle_t handle;
+    bool done = false;
 
     if (!blas_type(a->a_dtype, &operands) || !blas_type(a->c_dtype, &result))
         NDM_FAIL(NDM_ERR_UNSUPPORTED, "kernel gemm: dtypes %d, %d: fp32, bf16 or fp16 on cuda",
                  (int)a->a_dtype, (int)a->c_dtype);
+    if (a->bias && a->b_dtype == a->c_dtype)
+        NDM_TRY(ndm_cuda_gemm_bias(stream, a, operands, result, compute, &done));
+    if (done)
+        return NDM_OK;
     NDM_TRY(ndm_cuda_blas(stream, &handle));
     NDM_BLAS_TRY("gemm", cublasGemmEx(handle, a->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N,
                                       a->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, (int)a->n, (int)a->m,
                                       (int)a->k, &a->alpha, a->b, operands, (int)a->ldb, a->a,
                                       operands, (int)a->lda, &a->beta, a->c, result, (int)a->ldc,
-                                      compute_type(a->a_dtype), CUBLAS_GEMM_DEFAULT));
-    return NDM_OK;
+                                      compute, CUBLAS_GEMM_DEFAULT));
+    return a->bias ? ndm_cuda_gemm_finish(stream, a, 1.0f) : NDM_OK;
 }
 
 /* Packed copies in fp32 of what is narrower, and of C when it is none that fp32 operands can give.
@@ -83,6 +91,7 @@ static ndm_status multiply_widened(ndm_stream *stream, const ndm_gemm_args *args
         a.b = wide_b, a.ldb = b_width;
     }
     a.a_dtype = a.b_dtype = NDM_F32;
+    a.bias = NULL; /* of the type that b had: added at the end */
     if (c_count == 0)
         return multiply(stream, &a);
     if (a.beta != 0.0f)
@@ -101,6 +110,8 @@ ndm_status ndm_cuda_gemm(ndm_stream *stream, const void *args)
     NDM_TRY(check_sizes(a));
     if (a->k == 0)
         return ndm_cuda_gemm_finish(stream, a, a->beta);
-    NDM_TRY(wide ? multiply_widened(stream, a) : multiply(stream, a));
+    if (!wide)
+        return multiply(stream, a);
+    NDM_TRY(multiply_widened(stream, a));
     return a->bias ? ndm_cuda_gemm_finish(stream, a, 1.0f) : NDM_OK;
 }

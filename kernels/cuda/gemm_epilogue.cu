@@ -2,6 +2,7 @@
 /* What cuBLAS leaves over of the matrix product: a bias on every row, a product without terms, and
  * operands widened to fp32 where the two sides differ in type. */
 #include "kernels/cuda/element.cuh"
+#include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.cuh"
 
 enum { EPILOGUE_BLOCK = 256 };

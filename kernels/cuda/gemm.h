@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parts of the matrix product: cuBLASLt's (gemm_lt.c), and kernels for what cuBLAS leaves over
+ * (gemm_epilogue.cu). */
+#ifndef NDM_KERNELS_CUDA_GEMM_H
+#define NDM_KERNELS_CUDA_GEMM_H
+
+#include "kernels/cuda/body.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* c = beta * c + bias; bias may be NULL. */
+ndm_status ndm_cuda_gemm_finish(ndm_stream *stream, const ndm_gemm_args *args, float beta);
+
+/* `rows` packed rows of `width` elements from rows of `stride`, changed to fp32. */
+ndm_status ndm_cuda_gemm_widen(ndm_stream *stream, const void *src, ndm_dtype dtype, int64_t rows,
+                               int64_t width, int64_t stride, float *dst);
+
+/* args->c from the packed fp32 rows of `src`. */
+ndm_status ndm_cuda_gemm_narrow(ndm_stream *stream, const float *src, const ndm_gemm_args *args);
+
+/* The whole product with its bias, which is of C's type. done: false if cuBLASLt has no algorithm
+ * for it; then nothing was launched. */
+ndm_status ndm_cuda_gemm_bias(ndm_stream *stream, const ndm_gemm_args *args,
+                              cudaDataType_t operands, cudaDataType_t result,
+                              cublasComputeType_t compute, bool *done);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
