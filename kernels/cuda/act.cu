@@ -28,23 +28,13 @@ static __device__ __forceinline__ float activate(float x, float *slope)
     return x * cdf;
 }
 
-/* Row and first column of the calling thread's eight elements; false past the end. */
-static __device__ __forceinline__ bool place_of(int64_t n, int64_t width, int64_t *row, int64_t *j)
-{
-    int64_t eights = (width + WIDE - 1) / WIDE;
-    int64_t at = (int64_t)blockIdx.x * ACT_BLOCK + threadIdx.x;
-    *row = at / eights;
-    *j = at % eights * WIDE;
-    return *row < n;
-}
-
 template <class T, ndm_activation ACTIVATION>
 __global__ void __launch_bounds__(ACT_BLOCK) act_wide(ndm_act_args a, bool vector)
 {
     int64_t row, j;
     float x[WIDE], up[WIDE], slope;
 
-    if (!place_of(a.n, a.width, &row, &j))
+    if (!place_of_thread(a.n, a.width, &row, &j))
         return;
     const T *from = (const T *)a.x + row * a.x_stride + j;
     int count = at_most(a.width - j, WIDE);
@@ -64,7 +54,7 @@ __global__ void __launch_bounds__(ACT_BLOCK) act_backward_wide(ndm_act_backward_
     int64_t row, j;
     float x[WIDE], up[WIDE], dy[WIDE];
 
-    if (!place_of(a.n, a.width, &row, &j))
+    if (!place_of_thread(a.n, a.width, &row, &j))
         return;
     const T *from = (const T *)a.x + row * a.x_stride + j;
     T *dx = (T *)a.dx + row * a.dx_stride + j;

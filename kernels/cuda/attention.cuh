@@ -134,7 +134,19 @@ static __device__ __forceinline__ head_rows gradient_rows(const ndm_attention_ba
     return rows_of(a.dout, f.out_dtype, a.dout_stride, f.tq, b, head, f.head_dim);
 }
 
-/* In attention_extents.cu: fills `extents` (NULLs where rows have neither index nor first) in
+/* Rows of q, k and v, and of dout, that 16-byte loads may use. */
+static inline bool attention_aligned(const ndm_attention_args *a)
+{
+    return a->head_dim % WIDE == 0 && ndm_cuda_aligned(a->q, a->q_stride) &&
+           ndm_cuda_aligned(a->k, a->k_stride) && ndm_cuda_aligned(a->v, a->v_stride);
+}
+
+static inline bool attention_backward_aligned(const ndm_attention_backward_args *a)
+{
+    return attention_aligned(&a->forward) && ndm_cuda_aligned(a->dout, a->dout_stride);
+}
+
+/* In attention.cu: fills `extents` (NULLs where rows have neither index nor first) in
  * memory that the caller has taken, attention_extents_bytes() long. */
 int64_t attention_extents_bytes(const ndm_attention_args *a);
 ndm_status attention_extents_find(ndm_stream *stream, const char *op, const ndm_attention_args *a,

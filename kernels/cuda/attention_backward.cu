@@ -186,16 +186,12 @@ static ndm_status launch_side(ndm_stream *stream, const ndm_attention_backward_a
                               attention_extents extents)
 {
     const ndm_attention_args *f = &a->forward;
-    bool vector = f->head_dim % WIDE == 0 && ndm_cuda_aligned(f->q, f->q_stride) &&
-                  ndm_cuda_aligned(f->k, f->k_stride) && ndm_cuda_aligned(f->v, f->v_stride) &&
-                  ndm_cuda_aligned(a->dout, a->dout_stride);
-
     if ((owns_keys(WANT) ? f->tk : f->tq) == 0)
         return NDM_OK;
-    return ndm_cuda_launch(stream, "attention_backward",
-                           attention_backward_tiles<DIM, OTHER, STAGES, WANT>,
-                           backward_grid(f, owns_keys(WANT), OWN), ATTENTION_BLOCK,
-                           sizeof(backward_shared<DIM, OTHER, STAGES>), *a, extents, vector);
+    return ndm_cuda_launch(
+        stream, "attention_backward", attention_backward_tiles<DIM, OTHER, STAGES, WANT>,
+        backward_grid(f, owns_keys(WANT), OWN), ATTENTION_BLOCK,
+        sizeof(backward_shared<DIM, OTHER, STAGES>), *a, extents, attention_backward_aligned(a));
 }
 
 template <int DIM, int OTHER, int STAGES>

@@ -172,16 +172,12 @@ static ndm_status launch_side(ndm_stream *stream, const ndm_attention_backward_a
                               attention_extents extents)
 {
     const ndm_attention_args *f = &a->forward;
-    bool vector = f->head_dim % WIDE == 0 && ndm_cuda_aligned(f->q, f->q_stride) &&
-                  ndm_cuda_aligned(f->k, f->k_stride) && ndm_cuda_aligned(f->v, f->v_stride) &&
-                  ndm_cuda_aligned(a->dout, a->dout_stride);
-
     if ((owns_keys(WANT) ? f->tk : f->tq) == 0)
         return NDM_OK;
-    return ndm_cuda_launch(stream, "attention_backward",
-                           attention_backward_simt_tiles<DIM, ROWS, WANT>,
-                           backward_grid(f, owns_keys(WANT), ROWS), ATTENTION_BLOCK,
-                           sizeof(backward_shared<DIM, ROWS>), *a, extents, vector);
+    return ndm_cuda_launch(
+        stream, "attention_backward", attention_backward_simt_tiles<DIM, ROWS, WANT>,
+        backward_grid(f, owns_keys(WANT), ROWS), ATTENTION_BLOCK,
+        sizeof(backward_shared<DIM, ROWS>), *a, extents, attention_backward_aligned(a));
 }
 
 template <int DIM, int ROWS>

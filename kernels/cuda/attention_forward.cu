@@ -221,13 +221,11 @@ template <int DIM, int KEYS, int STAGES>
 static ndm_status launch_forward(ndm_stream *stream, const ndm_attention_args *a,
                                  attention_extents extents)
 {
-    bool vector = a->head_dim % WIDE == 0 && ndm_cuda_aligned(a->q, a->q_stride) &&
-                  ndm_cuda_aligned(a->k, a->k_stride) && ndm_cuda_aligned(a->v, a->v_stride);
     dim3 grid(ndm_cuda_blocks(a->tq, QUERIES), (unsigned)a->heads, (unsigned)a->batch);
 
     return ndm_cuda_launch(stream, "attention", attention_forward_tiles<DIM, KEYS, STAGES>, grid,
                            ATTENTION_BLOCK, sizeof(forward_shared<DIM, KEYS, STAGES>), *a, extents,
-                           vector);
+                           attention_aligned(a));
 }
 
 ndm_status attention_mma(ndm_stream *stream, const ndm_attention_args *a, attention_extents extents)

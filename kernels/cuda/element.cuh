@@ -123,6 +123,18 @@ static __device__ __forceinline__ void store_any(void *array, ndm_dtype dtype, i
         from_float(x, (__half *)array + at);
 }
 
+/* Row and first column of the calling thread's eight elements, of rows of `width` over the whole
+ * grid; false past the last row. */
+static __device__ __forceinline__ bool place_of_thread(int64_t rows, int64_t width, int64_t *row,
+                                                       int64_t *column)
+{
+    int64_t eights = (width + WIDE - 1) / WIDE;
+    int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    *row = at / eights;
+    *column = at % eights * WIDE;
+    return *row < rows;
+}
+
 static __device__ __forceinline__ int at_most(int64_t x, int limit)
 {
     return x < limit ? (int)x : limit;

@@ -8,14 +8,12 @@ enum { EMBEDDING_BLOCK = 128 };
 
 __global__ void __launch_bounds__(EMBEDDING_BLOCK) embed_rows(ndm_embedding_args a, bool vector)
 {
-    int64_t eights = (a.width + WIDE - 1) / WIDE;
-    int64_t at = (int64_t)blockIdx.x * EMBEDDING_BLOCK + threadIdx.x;
-    int64_t i = at / eights, j = at % eights * WIDE;
-    int count = at_most(a.width - j, WIDE);
     float value[WIDE] = {}, position[WIDE];
+    int64_t i, j;
 
-    if (i >= a.n)
+    if (!place_of_thread(a.n, a.width, &i, &j))
         return;
+    int count = at_most(a.width - j, WIDE);
     int64_t row = a.ids[i] - a.first;
     if (row >= 0 && row < a.rows)
         load_wide_any(a.table, a.dtype, row * a.width + j, count, vector, value);

@@ -7,24 +7,13 @@
 
 enum { EPILOGUE_BLOCK = 256 };
 
-/* Row and first column of the calling thread's eight elements. */
-static __device__ __forceinline__ bool place_of(int64_t rows, int64_t width, int64_t *row,
-                                                int64_t *j)
-{
-    int64_t eights = (width + WIDE - 1) / WIDE;
-    int64_t at = (int64_t)blockIdx.x * EPILOGUE_BLOCK + threadIdx.x;
-    *row = at / eights;
-    *j = at % eights * WIDE;
-    return *row < rows;
-}
-
 __global__ void __launch_bounds__(EPILOGUE_BLOCK)
     gemm_finish(ndm_gemm_args a, float beta, bool vector)
 {
     int64_t row, j;
     float c[WIDE] = {}, bias[WIDE] = {};
 
-    if (!place_of(a.m, a.n, &row, &j))
+    if (!place_of_thread(a.m, a.n, &row, &j))
         return;
     int64_t at = row * a.ldc + j;
     int count = at_most(a.n - j, WIDE);
@@ -55,7 +44,7 @@ __global__ void __launch_bounds__(EPILOGUE_BLOCK)
     int64_t row, j;
     float x[WIDE];
 
-    if (!place_of(rows, width, &row, &j))
+    if (!place_of_thread(rows, width, &row, &j))
         return;
     int count = at_most(width - j, WIDE);
     load_wide_any(src, dtype, row * stride + j, count, vector, x);
@@ -78,7 +67,7 @@ __global__ void __launch_bounds__(EPILOGUE_BLOCK)
     int64_t row, j;
     float x[WIDE];
 
-    if (!place_of(a.m, a.n, &row, &j))
+    if (!place_of_thread(a.m, a.n, &row, &j))
         return;
     int count = at_most(a.n - j, WIDE);
     load_wide(src + row * a.n + j, count, a.n % WIDE == 0, x);
