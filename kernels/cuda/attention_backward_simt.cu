@@ -142,7 +142,7 @@ static __device__ void store_own(const ndm_attention_backward_args &a, const bac
 }
 
 template <int DIM, int ROWS, int WANT>
-__global__ void __launch_bounds__(ATTENTION_BLOCK)
+__global__ void __launch_bounds__(ATTENTION_BLOCK, 2)
     attention_backward_simt_tiles(ndm_attention_backward_args a, attention_extents extents,
                                   bool vector)
 {

@@ -188,7 +188,7 @@ static __device__ __forceinline__ void finish_rows(const ndm_attention_args &a,
 }
 
 template <int DIM, int KEYS, int STAGES>
-__global__ void __launch_bounds__(ATTENTION_BLOCK)
+__global__ void __launch_bounds__(ATTENTION_BLOCK, 2)
     attention_forward_tiles(ndm_attention_args a, attention_extents extents, bool vector)
 {
     typedef forward_shared<DIM, KEYS, STAGES> shared;

@@ -103,7 +103,7 @@ static __device__ void store_rows(const ndm_attention_args &a, int64_t b, int64_
 }
 
 template <int DIM>
-__global__ void __launch_bounds__(ATTENTION_BLOCK)
+__global__ void __launch_bounds__(ATTENTION_BLOCK, 2)
     attention_forward_simt(ndm_attention_args a, attention_extents extents, bool vector)
 {
     forward_shared<DIM> *s = reinterpret_cast<forward_shared<DIM> *>(ndm_smem);
