@@ -115,6 +115,23 @@ def ndmesh_command(a, run, shape, metrics):
             (["--ranks", str(n)] if n > 1 else ["--threads", str(threads_of(shape))]))
 
 
+def flop_of_a_token(weights, seq_len):
+    """Of a step, forward and backward, without what is made again: 6 a parameter that multiplies, and causal attention."""
+    with open(os.path.join(weights, "config.json"), encoding="utf-8") as f:
+        c = json.load(f)
+    width, layers, inner, vocabulary = (c[k] for k in ("hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size"))
+    head = c.get("head_dim") or width // c["num_attention_heads"]
+    q, kv = c["num_attention_heads"] * head, c["num_key_value_heads"] * head
+    layer = width * (2 * q + 2 * kv) + 3 * width * inner
+    return 6 * (layers * layer + vocabulary * width) + 6 * layers * q * seq_len
+
+
+def fma_peak(a):
+    """GFLOP/s of fused multiply-adds by all cores, now."""
+    command = [a.ndmesh, "bench", "step", "--model", "llama-tiny", "--seq-len", "8", "--steps", "1", "--json"]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["fma_peak_gflops"]
+
+
 # ---- a run -------------------------------------------------------------------------------------------
 
 def pss_mib(root):
@@ -189,6 +206,8 @@ def measure(a, runner, run, shape, folder):
     if len(steps) != run["steps"]:
         return {"error": f"{len(steps)} steps of {run['steps']}"}
     return {"ms": statistics.median(s["step_ms"] for s in steps[a.warmup_steps:]),
+            "gflops_peak": fma_peak(a) if runner == "ndmesh" else None,
+            "flop_of_a_token": flop_of_a_token(run["model"], run["seq-len"]),
             "losses": [s["loss"] for s in steps], "tokens": steps[0]["tokens"], "memory_mib": memory,
             "outside_s": seconds - sum(s["step_ms"] for s in steps) / 1e3}
 
@@ -220,6 +239,8 @@ def summarize(rounds):
         "ratio": statistics.median(ratios),
         "ratios": ratios,
         "tokens_per_s": pairs[0][1]["tokens"] / own_ms * 1e3,
+        "of_peak": statistics.median(own["tokens"] / own["ms"] * own["flop_of_a_token"] / own["gflops_peak"] / 1e6
+                                     for _, own in pairs),
         "memory_ratio": statistics.median(own["memory_mib"] / peer["memory_mib"] for peer, own in pairs),
         "loss_difference": max(loss_difference(own, peer) for peer, own in pairs),
     }
@@ -232,7 +253,7 @@ def print_row(preset, shape, row):
     rounds = " ".join(f"{r:.2f}" for r in row["ratios"])
     mark = "" if row["loss_difference"] < LOSS_LIMIT else "  LOSSES DIFFER"
     print(f"{preset:6} {shape:16} {row['torch_ms']:10.1f} {row['ndmesh_ms']:10.1f} {row['ratio']:6.2f} "
-          f"({rounds}) {row['tokens_per_s']:10.1f} {row['memory_ratio']:7.2f} {row['loss_difference']:9.1e}"
+          f"({rounds}) {row['tokens_per_s']:10.1f} {row['of_peak']:7.2f} {row['memory_ratio']:7.2f} {row['loss_difference']:9.1e}"
           f"{mark}", flush=True)
 
 
@@ -262,7 +283,7 @@ def torch_version(python):
 def report(a, results):
     """Prints the rows; returns whether all are there with equal losses."""
     print(f"{'preset':6} {'shape':16} {'torch ms':>10} {'ndmesh ms':>10} {'ratio':>6} (by round) "
-          f"{'tokens/s':>10} {'memory':>7} {'loss diff':>9}")
+          f"{'tokens/s':>10} {'of peak':>7} {'memory':>7} {'loss diff':>9}")
     rows = []
     for (preset, shape), rounds in results.items():
         row = summarize(rounds)

@@ -44,12 +44,14 @@ def load(path):
 
 def check_rows(race):
     def run(ms, loss=1.0, memory=10.0):
-        return {"ms": ms, "losses": [loss, loss], "tokens": 64, "memory_mib": memory, "outside_s": 1.0}
+        return {"ms": ms, "losses": [loss, loss], "tokens": 64, "memory_mib": memory, "outside_s": 1.0,
+                "gflops_peak": 100.0, "flop_of_a_token": 5e6}
 
     row = race.summarize({"torch": [run(20), run(30), run(50)], "torch compiled": [run(40), run(24), {"error": "x"}],
                           "ndmesh": [run(10, memory=5.0), run(10, 1.25), {"error": "lost"}]})
     assert row["ratios"] == [2.0, 2.4] and abs(row["ratio"] - 2.2) < 1e-12, row
     assert row["torch_ms"] == 22 and row["ndmesh_ms"] == 10 and row["tokens_per_s"] == 6400
+    assert abs(row["of_peak"] - 6400 * 5e6 / 100e9) < 1e-12, row
     assert row["memory_ratio"] == 0.75 and row["loss_difference"] == 0.25
     row = race.summarize({"torch": [{"error": "a"}], "ndmesh": [run(1)]})
     assert row == {"error": "torch: a"}
