@@ -86,6 +86,19 @@ static void make_global(void)
         dlclose(handle);
 }
 
+/* A module of another version has other structs, and would be misread. */
+static void check_version(module *m)
+{
+    const char *version = dlsym(m->handle, "ndm_module_version");
+
+    if (version && strcmp(version, NDM_VERSION) == 0)
+        return;
+    snprintf(m->why, sizeof m->why, "is of version %.60s, and this is %s",
+             version ? version : "unknown", NDM_VERSION);
+    dlclose(m->handle);
+    m->handle = NULL;
+}
+
 static void load(module *m)
 {
     char path[PATH_MAX + 128];
@@ -94,8 +107,10 @@ static void load(module *m)
         return;
     make_global();
     m->handle = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
-    if (m->handle)
+    if (m->handle) {
+        check_version(m);
         return;
+    }
     const char *error = dlerror();
     snprintf(m->why, sizeof m->why, "does not load: %.480s", error ? error : "no reason given");
 }

@@ -5,7 +5,8 @@
  * Module NAME is the file libndm_NAME.so. It is looked for in the folder NDM_MODULE_PATH of the
  * environment, if that is set, and else beside the code that asks (and where the build and the
  * installation put it from there). It uses the engine's functions that are declared
- * NDM_MODULE_API, of the process that loads it. */
+ * NDM_MODULE_API, of the process that loads it, and has `const char ndm_module_version[]`, which
+ * must be the engine's NDM_VERSION. */
 #ifndef NDM_CORE_MODULE_H
 #define NDM_CORE_MODULE_H
 

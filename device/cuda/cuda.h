@@ -83,6 +83,7 @@ bool ndm_cuda_segment_of(const ndm_device *device, const void *memory, void **ba
 
 /* What the module exports. */
 NDM_API extern const ndm_device_ops ndm_cuda_device;
+NDM_API extern const char ndm_module_version[];
 
 #ifdef __cplusplus
 }

@@ -23,6 +23,8 @@ ndm_status ndm_cuda_check_blas(cublasStatus_t error, const char *what, const cha
                          file, line, "device: cuda: %s: cuBLAS status %d", what, (int)error);
 }
 
+const char ndm_module_version[] = NDM_VERSION;
+
 /* Without a driver the count is an error, and stays unset. Nothing else is asked before it. */
 static bool probe(char *why, size_t why_bytes)
 {
