@@ -3,7 +3,8 @@
  * unless NDM_CUDA_TF32 is set to 1 in the environment.
  *
  * cuBLAS stores columns, the engine rows: C = op(A) op(B) of rows is C' = op(B)' op(A)' of columns,
- * so the operands change places and keep their transposes. */
+ * so the operands change places and keep their transposes. 8-bit operands are multiplied in bf16:
+ * the right numbers, not yet the speed that cuBLASLt has for them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -101,13 +102,41 @@ static ndm_status multiply_widened(ndm_stream *stream, const ndm_gemm_args *args
     return ndm_cuda_gemm_narrow(stream, wide_c, args);
 }
 
+/* In bf16, which holds 8-bit numbers and their scales exactly. The bias has a type of its own. */
+static ndm_status multiply_eight(ndm_stream *stream, const ndm_gemm_args *args)
+{
+    ndm_gemm_args a = *args;
+    int64_t a_rows = a.trans_a ? a.k : a.m, a_width = a.trans_a ? a.m : a.k;
+    int64_t b_rows = a.trans_b ? a.n : a.k, b_width = a.trans_b ? a.k : a.n;
+    int64_t a_bytes = (a_rows * a_width + 63) / 64 * 128, b_bytes = b_rows * b_width * 2;
+    void *memory = NULL;
+
+    if (a.c_dtype != NDM_F32 && a.c_dtype != NDM_BF16)
+        NDM_FAIL(NDM_ERR_UNSUPPORTED, "kernel gemm: 8-bit products are fp32 or bf16 on cuda");
+    NDM_TRY(ndm_cuda_scratch(stream, a_bytes + b_bytes, &memory));
+    char *wide_a = memory, *wide_b = wide_a + a_bytes;
+    NDM_TRY(ndm_cuda_gemm_widen_eight(stream, a.a, a.a_dtype, a_rows, a_width, a.lda, a.a_scale,
+                                      wide_a));
+    NDM_TRY(ndm_cuda_gemm_widen_eight(stream, a.b, a.b_dtype, b_rows, b_width, a.ldb, a.b_scale,
+                                      wide_b));
+    a.a = wide_a, a.lda = a_width, a.b = wide_b, a.ldb = b_width;
+    a.a_dtype = a.b_dtype = NDM_BF16;
+    a.bias = NULL;
+    NDM_TRY(multiply(stream, &a));
+    a.bias = args->bias, a.b_dtype = args->bias_dtype;
+    return a.bias ? ndm_cuda_gemm_finish(stream, &a, 1.0f) : NDM_OK;
+}
+
 ndm_status ndm_cuda_gemm(ndm_stream *stream, const void *args)
 {
     const ndm_gemm_args *a = args;
+    bool eight = a->a_dtype == NDM_F8E4M3 || a->a_dtype == NDM_F8E5M2;
     bool wide = a->a_dtype != a->b_dtype || (a->a_dtype == NDM_F32 && a->c_dtype != NDM_F32) ||
                 (a->a_dtype != a->c_dtype && a->c_dtype != NDM_F32);
 
     NDM_TRY(check_sizes(a));
+    if (eight && a->k > 0)
+        return multiply_eight(stream, a);
     if (a->k == 0)
         return ndm_cuda_gemm_finish(stream, a, a->beta);
     if (!wide)

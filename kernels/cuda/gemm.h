@@ -17,6 +17,12 @@ ndm_status ndm_cuda_gemm_finish(ndm_stream *stream, const ndm_gemm_args *args, f
 ndm_status ndm_cuda_gemm_widen(ndm_stream *stream, const void *src, ndm_dtype dtype, int64_t rows,
                                int64_t width, int64_t stride, float *dst);
 
+/* `rows` packed rows of `width` 8-bit numbers from rows of `stride`, times *scale (NULL: 1), in
+ * bf16 (fp8.cu). */
+ndm_status ndm_cuda_gemm_widen_eight(ndm_stream *stream, const void *src, ndm_dtype dtype,
+                                     int64_t rows, int64_t width, int64_t stride,
+                                     const float *scale, void *dst);
+
 /* args->c from the packed fp32 rows of `src`. */
 ndm_status ndm_cuda_gemm_narrow(ndm_stream *stream, const float *src, const ndm_gemm_args *args);
 

@@ -136,7 +136,8 @@ static double largest_difference(const ndm_case *a, const ndm_case_data *x, cons
         for (int64_t at = 0; at < a->buffer[i].rows * a->buffer[i].width; at++) {
             int64_t row = at / a->buffer[i].width, col = at % a->buffer[i].width;
             double v = ndm_case_value(a, x, i, row, col), w = ndm_case_value(b, y, i, row, col);
-            bool alike = v == w || !a->buffer[i].output || a->buffer[i].scratch;
+            bool alike = v == w || (isnan(v) && isnan(w)) || !a->buffer[i].output ||
+                         a->buffer[i].scratch;
             double d = alike ? 0.0 : fabs(v - w) / (fabs(w) + b->buffer[i].scale);
             worst = d <= worst ? worst : d; /* a NaN stays */
         }
