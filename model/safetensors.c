@@ -45,7 +45,8 @@ static ndm_status parse_dtype(json_t *value, const char *path, const char *name,
     if (text == NULL)
         NDM_FAIL(NDM_ERR_FORMAT, "%s: tensor '%s' has no dtype", path, name);
     for (int d = 0; d < NDM_DTYPE_COUNT; d++) {
-        if (strcmp(text, ndm_dtype_safetensors((ndm_dtype)d)) == 0) {
+        bool scaled = ndm_dtype_is_f8((ndm_dtype)d); /* by numbers that lie somewhere else */
+        if (!scaled && strcmp(text, ndm_dtype_safetensors((ndm_dtype)d)) == 0) {
             *dtype = (ndm_dtype)d;
             return NDM_OK;
         }

@@ -155,14 +155,15 @@ ndm_status ndm_unit_read(ndm_unit *unit, ndm_unit_range_fn read, void *user)
 
 ndm_status ndm_unit_write(ndm_unit *unit, ndm_unit_part part, ndm_unit_range_fn write, void *user)
 {
+    bool grads = part == NDM_UNIT_GRADS;
+
+    if (grads && !unit->grads_reduced)
+        NDM_FAIL(NDM_ERR_STATE, "unit %s has no reduced gradient", unit->name);
+    if (grads) /* also where nothing is written: others wait for this rank's part in the sum */
+        NDM_TRY(ndm_stream_wait(unit->context->compute, unit->reduce_done));
     if (!ndm_unit_writes(unit))
         return NDM_OK;
-    if (part == NDM_UNIT_WEIGHTS)
-        return ndm_unit_write_array(unit, unit->master, write, user);
-    if (!unit->grads_reduced)
-        NDM_FAIL(NDM_ERR_STATE, "unit %s has no reduced gradient", unit->name);
-    NDM_TRY(ndm_stream_wait(unit->context->compute, unit->reduce_done));
-    return ndm_unit_write_array(unit, unit->grad_slice, write, user);
+    return ndm_unit_write_array(unit, grads ? unit->grad_slice : unit->master, write, user);
 }
 
 /* Numbers depend on (seed, parameter's name, global index) alone. */
