@@ -40,12 +40,12 @@ typedef struct ndm_sim_machine {
     char name[48], summary[128], unit[16]; /* unit: "GPU" or "rank" */
 
     /* a rank's device */
-    double peak_flops;             /* dense, of the type that training computes in */
-    double clock;                  /* sustained over burst clock under load */
-    double spread; /* standard deviation of chips' clocks over their mean: a step waits for the
-                      slowest */
-    double gemm_share;             /* of the peak, where there is no table */
-    double fp8_speedup;            /* of matrix products over 16 bit; 0 = none */
+    double peak_flops;  /* dense, of the type that training computes in */
+    double clock;       /* sustained over burst clock under load */
+    double spread;      /* standard deviation of chips' clocks over their mean: a step waits for the
+                           slowest */
+    double gemm_share;  /* of the peak, where there is no table */
+    double fp8_speedup; /* of matrix products over 16 bit; 0 = none */
     double memory_bytes;           /* usable */
     double memory_bw;              /* bytes/s */
     double memory_share;           /* of memory_bw that kernels reach */

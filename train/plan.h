@@ -99,7 +99,7 @@ typedef struct ndm_plan_rows {
 typedef struct ndm_plan_open {
     bool mesh, micro_batch, recompute;
     int64_t fixed[NDM_AXIS_COUNT]; /* with mesh: sizes that are given all the same, 0 = open */
-    int64_t micro_batch_max; /* powers of two up to it */
+    int64_t micro_batch_max;       /* powers of two up to it */
 } ndm_plan_open;
 
 /* Sets the sizes of a mesh to those of a row. */
