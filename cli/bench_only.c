@@ -36,7 +36,7 @@ static void without_messages(ndm_comms *comms)
     ndm_comm *comm;
 
     for (int64_t i = 0; (comm = ndm_comms_at(comms, i)) != NULL; i++)
-        for (int64_t b = 0; list[b] != NULL && b < BACKENDS_MAX; b++)
+        for (int64_t b = 0; b < BACKENDS_MAX && list[b] != NULL; b++)
             if (comm->backend == list[b]) {
                 silent[b] = *list[b];
                 silent[b].run = move_nothing;

@@ -22,18 +22,13 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static module modules[MODULES_MAX];
 static int n_modules;
 
+#define NDM_PLACE_INSTALLED ("../" NDM_LIBDIR "/ndmesh")
+
 /* Folders seen from the folder of the executable or library that holds this code: of an
  * installation (bin, lib, lib/ARCH), of a build (the root, cli/, tests/SUITE/). */
-static const char *const places[] = {".",
-                                     "ndmesh",
-                                     "../" NDM_LIBDIR "/ndmesh",
-                                     "../lib/ndmesh",
-                                     "../lib64/ndmesh",
-                                     "../ndmesh",
-                                     "device/cuda",
-                                     "../device/cuda",
-                                     "../../device/cuda",
-                                     "../../../device/cuda"};
+static const char *const places[] = {
+    ".",         "ndmesh",      NDM_PLACE_INSTALLED, "../lib/ndmesh",     "../lib64/ndmesh",
+    "../ndmesh", "device/cuda", "../device/cuda",    "../../device/cuda", "../../../device/cuda"};
 
 /* Folder of this code; false if the system does not know. */
 static bool own_folder(char *folder)

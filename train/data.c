@@ -57,21 +57,33 @@ static double weight_of(const char *text, size_t bytes, size_t *path_bytes)
     return weight > 0.0 && isfinite(weight) ? weight : -1.0;
 }
 
+/* Room for one more. */
+static ndm_status grow_list(source_list *l)
+{
+    size_t count = (size_t)(l->count + 1);
+    void *paths = realloc(l->paths, count * sizeof *l->paths);
+
+    if (paths)
+        l->paths = paths;
+    void *weights = realloc(l->weights, count * sizeof *l->weights);
+    if (weights)
+        l->weights = weights;
+    if (!paths || !weights)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for %zu data files", count);
+    return NDM_OK;
+}
+
 static ndm_status add_source(source_list *l, const char *text, size_t bytes)
 {
-    char **paths = realloc(l->paths, (size_t)(l->count + 1) * sizeof *paths);
-    double *weights = realloc(l->weights, (size_t)(l->count + 1) * sizeof *weights);
     size_t n;
+    double weight = weight_of(text, bytes, &n);
 
-    l->paths = paths ? paths : l->paths;
-    l->weights = weights ? weights : l->weights;
-    if (!paths || !weights)
-        NDM_FAIL(NDM_ERR_MEMORY, "no memory for %" PRId64 " data files", l->count + 1);
-    weights[l->count] = weight_of(text, bytes, &n);
-    if (weights[l->count] < 0.0)
+    if (weight < 0.0)
         NDM_FAIL(NDM_ERR_USAGE, "data '%.*s': a weight is a number above 0", (int)bytes, text);
-    paths[l->count] = ndm_text_printf("%.*s", (int)n, text);
-    if (!paths[l->count])
+    NDM_TRY(grow_list(l));
+    l->weights[l->count] = weight;
+    l->paths[l->count] = ndm_text_printf("%.*s", (int)n, text);
+    if (!l->paths[l->count])
         NDM_FAIL(NDM_ERR_MEMORY, "no memory for %" PRId64 " data files", l->count + 1);
     l->count++;
     return NDM_OK;
