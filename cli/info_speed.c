@@ -3,10 +3,9 @@
  * that fell back to slow kernels does not go unnoticed. */
 #include "cli/info_speed.h"
 
-#include <time.h>
-#include <unistd.h>
-
+#include "cli/bench.h"
 #include "cli/bench_peak.h"
+#include "core/clock.h"
 #include "device/device.h"
 #include "kernels/kernels.h"
 
@@ -19,14 +18,6 @@ typedef struct bench {
     ndm_stream *stream;
     void *memory;
 } bench;
-
-static double seconds(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static void finish(bench *b)
 {
@@ -63,10 +54,10 @@ static ndm_status multiply(const bench *b, double *gflops)
     double flop = 2.0 * SIZE * SIZE * SIZE;
 
     for (int i = 0; i < ROUNDS; i++) {
-        double start = seconds();
+        double start = ndm_clock_s();
         NDM_TRY(ndm_gemm(b->stream, &args));
         NDM_TRY(ndm_stream_synchronize(b->stream));
-        double now = flop / (seconds() - start) * 1e-9;
+        double now = flop / (ndm_clock_s() - start) * 1e-9;
         if (now > *gflops)
             *gflops = now;
     }
@@ -76,7 +67,7 @@ static ndm_status multiply(const bench *b, double *gflops)
 ndm_status ndm_speed_measure(ndm_speed *speed)
 {
     bench b = {0};
-    int threads = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    int threads = (int)ndm_bench_cores();
     ndm_status status = prepare(&b, threads);
 
     *speed = (ndm_speed){.threads = threads, .size = SIZE};

@@ -320,15 +320,17 @@ void ndm_device_observe(ndm_device *device, ndm_device_observer observer, void *
 }
 
 /* With the turn, as all observers are called. */
-static void observe(const ndm_stream *stream, const char *name, int op, int64_t begin_ns)
+static void observe(const ndm_stream *stream, const char *name, int op, int64_t begin_ns,
+                    int64_t end_ns)
 {
     const ndm_device *device = stream->device;
 
     if (device->observer)
-        device->observer(device->observer_user, stream, name, op, begin_ns, ndm_clock_ns());
+        device->observer(device->observer_user, stream, name, op, begin_ns, end_ns);
 }
 
-static int64_t begin_observed(const ndm_device *device)
+/* 0 where nobody wants to know. */
+static int64_t observed_ns(const ndm_device *device)
 {
     return device->observer ? ndm_clock_ns() : 0;
 }
@@ -345,10 +347,10 @@ typedef struct call_task {
 static ndm_status call_start(ndm_task *task)
 {
     call_task *call = (call_task *)task;
-    int64_t begin = begin_observed(call->stream->device);
+    int64_t begin = observed_ns(call->stream->device);
     ndm_status status = call->body(call->args);
 
-    observe(call->stream, call->name, call->op, begin);
+    observe(call->stream, call->name, call->op, begin, observed_ns(call->stream->device));
     return status;
 }
 
@@ -376,14 +378,15 @@ static ndm_status queue_call(ndm_stream *stream, const ndm_launch *launch)
 static ndm_status run_inline(ndm_stream *stream, const ndm_launch *launch)
 {
     ndm_host_body body = (ndm_host_body)launch->body;
-    int64_t begin = begin_observed(stream->device);
+    int64_t begin = observed_ns(stream->device);
     int turn = ndm_turn_suspend();
 
     enter(stream->device);
     ndm_status status = body(launch->args);
     leave(stream->device);
+    int64_t end = observed_ns(stream->device); /* waiting for the turn is not the kernel's time */
     ndm_turn_resume(turn);
-    observe(stream, launch->name, launch->op, begin);
+    observe(stream, launch->name, launch->op, begin, end);
     return status;
 }
 
