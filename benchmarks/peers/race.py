@@ -226,7 +226,8 @@ def best_peer(rounds, i):
 
 def summarize(rounds):
     """A row from {"ndmesh": [run of each round], "torch": [...], ...}."""
-    pairs = [(best_peer(rounds, i), own) for i, own in enumerate(rounds["ndmesh"]) if "error" not in own]
+    whole = min(len(runs) for runs in rounds.values())  # a race may be stopped within a round
+    pairs = [(best_peer(rounds, i), own) for i, own in enumerate(rounds["ndmesh"][:whole]) if "error" not in own]
     pairs = [(peer, own) for peer, own in pairs if peer]
     if not pairs:
         errors = [f"{name}: {run['error']}" for name, runs in rounds.items() for run in runs if "error" in run]
@@ -262,15 +263,23 @@ def race(a, folder):
     runners = ["torch", "ndmesh"] + (["torch compiled"] if a.compile else [])
     cells = [(preset, name) for preset in a.presets for name in a.shapes]
     results = {cell: {} for cell in cells}
+    try:
+        run_rounds(a, folder, prepared, runners, cells, results)
+    except KeyboardInterrupt:
+        print("stopped: what has been measured follows", file=sys.stderr)
+    return {cell: rounds for cell, rounds in results.items() if "ndmesh" in rounds and "torch" in rounds}
+
+
+def run_rounds(a, folder, prepared, runners, cells, results):
     for i in range(a.rounds):
         for preset, name in cells:
             for runner in runners if i % 2 == 0 else runners[::-1]:
                 if runner == "torch compiled" and "tp" in SHAPES[name]:
                     continue
-                print(f"round {i + 1} of {a.rounds}: {preset} {name} {runner}", file=sys.stderr, flush=True)
                 run = measure(a, runner, prepared[preset], SHAPES[name], folder)
                 results[preset, name].setdefault(runner, []).append(run)
-    return results
+                outcome = run.get("error") or f"{run['ms']:.1f} ms a step"
+                print(f"round {i + 1} of {a.rounds}: {preset} {name} {runner}: {outcome}", file=sys.stderr, flush=True)
 
 
 def torch_version(python):

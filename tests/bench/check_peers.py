@@ -53,6 +53,8 @@ def check_rows(race):
     assert row["torch_ms"] == 22 and row["ndmesh_ms"] == 10 and row["tokens_per_s"] == 6400
     assert abs(row["of_peak"] - 6400 * 5e6 / 100e9) < 1e-12, row
     assert row["memory_ratio"] == 0.75 and row["loss_difference"] == 0.25
+    row = race.summarize({"torch": [run(20), run(30)], "ndmesh": [run(10)]})  # stopped within the second round
+    assert row["ratios"] == [2.0], row
     row = race.summarize({"torch": [{"error": "a"}], "ndmesh": [run(1)]})
     assert row == {"error": "torch: a"}
 
