@@ -166,17 +166,6 @@ static ndm_status time_calls(bench *b, const ndm_pattern *p, int64_t n, double *
     return NDM_OK;
 }
 
-static ndm_status time_limit(bench *b, const ndm_pattern *p, int64_t bytes, int64_t n, double *us)
-{
-    NDM_TRY(ndm_barrier(b->everyone, b->stream));
-    NDM_TRY(ndm_stream_synchronize(b->stream));
-    int64_t start = ndm_clock_ns();
-    for (int64_t i = 0; i < n; i++)
-        ndm_limit_work(&b->limit, p->kind, p->size, bytes);
-    *us = (double)(ndm_clock_ns() - start) * 1e-3 / (double)n;
-    return NDM_OK;
-}
-
 /* What a rank has found for a row. */
 typedef struct found {
     double us[MAX_ROUNDS], limit_us[MAX_ROUNDS];
@@ -188,16 +177,17 @@ static ndm_status measure(bench *b, ndm_pattern *p, int64_t bytes, found *f)
     int64_t iters = ndm_option_int64(b->options, "iters"),
             rounds = ndm_option_int64(b->options, "rounds");
     int64_t each = (iters + rounds - 1) / rounds;
+    ndm_limit_work work = {&b->limit, p->kind, p->size, bytes};
     double warm;
 
     NDM_TRY(check_row(b, p, &f->wrong));
     if (ndm_option_int64(b->options, "warmup-iters") > 0) {
         NDM_TRY(time_calls(b, p, ndm_option_int64(b->options, "warmup-iters"), &warm));
-        NDM_TRY(time_limit(b, p, bytes, 1, &warm));
+        NDM_TRY(ndm_limit_time(&work, b->context, 1, &warm));
     }
     for (int64_t r = 0; r < rounds; r++) {
         NDM_TRY(time_calls(b, p, each, &f->us[r]));
-        NDM_TRY(time_limit(b, p, bytes, each, &f->limit_us[r]));
+        NDM_TRY(ndm_limit_time(&work, b->context, each, &f->limit_us[r]));
     }
     return NDM_OK;
 }
@@ -213,10 +203,8 @@ static ndm_status merge(bench *b, found *mine)
     ndm_status status = ndm_world_exchange(b->context->world, mine, sizeof *mine, all);
     mine->wrong = 0;
     for (int64_t r = 0; r < n && status == NDM_OK; r++) {
-        for (int i = 0; i < MAX_ROUNDS; i++) {
+        for (int i = 0; i < MAX_ROUNDS; i++)
             mine->us[i] = fmax(mine->us[i], all[r].us[i]);
-            mine->limit_us[i] = fmax(mine->limit_us[i], all[r].limit_us[i]);
-        }
         mine->wrong += all[r].wrong;
     }
     free(all);

@@ -10,8 +10,6 @@
 #include "core/clock.h"
 #include "device/turn.h"
 
-enum { SPINS_BEFORE_YIELD = 200 };
-
 static const int64_t SECOND_NS = 1000000000;
 /* Time between two checks counts up to this much: a host that computes does not wait. */
 static const int64_t LONGEST_STEP_NS = 250000000;
@@ -170,7 +168,7 @@ ndm_status ndm_run_execute(ndm_run *run)
         if (done || status != NDM_OK)
             break;
         ndm_world_progress(run->comm->world);
-        if (spins > SPINS_BEFORE_YIELD)
+        if (spins >= ndm_turn_looks())
             ndm_turn_yield();
     }
     release(&run->task);

@@ -3,6 +3,7 @@
 #include "collectives/world.h"
 
 #include <limits.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 #include "core/error.h"
 #include "core/hash.h"
 #include "core/text.h"
+#include "device/turn.h"
 
 static const int64_t DEFAULT_TIMEOUT_NS = 600ll * 1000 * 1000 * 1000;
 static const int64_t PARTING_NS = 2000000000;
@@ -55,6 +57,29 @@ static uint64_t make_node_key(const char *host)
     return key;
 }
 
+static void find_cores(ndm_rank_facts *mine)
+{
+    cpu_set_t set;
+
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set) != 0) /* more cores than ranks are likely */
+        return;
+    mine->cores = CPU_COUNT(&set);
+    mine->cores_key = ndm_hash_64(&set, sizeof set);
+}
+
+/* Are there more ranks than cores where this rank runs? Those that a launcher has bound to other
+ * cores do not count. */
+static bool shares_cores(const ndm_world *world)
+{
+    const ndm_rank_facts *mine = &world->ranks[world->rank];
+    int64_t n = 0;
+
+    for (int64_t r = 0; r < world->size; r++)
+        n += world->ranks[r].node == mine->node && world->ranks[r].cores_key == mine->cores_key;
+    return mine->cores > 0 && n > mine->cores;
+}
+
 /* Numbers nodes by first appearance. Ranks come sorted by node in practice, so looking back for a
  * rank of the same node ends at the neighbour. */
 static void number_nodes(ndm_world *world)
@@ -84,9 +109,11 @@ static ndm_status learn_ranks(ndm_world *world)
                  (long long)world->size);
     gethostname(mine.host, sizeof mine.host - 1);
     mine.node_key = make_node_key(mine.host);
+    find_cores(&mine);
     world->ranks[world->rank] = mine; /* messages of the exchange itself name ranks */
     NDM_TRY(ndm_world_exchange(world, &mine, sizeof mine, world->ranks));
     number_nodes(world);
+    ndm_turn_share_cores(shares_cores(world));
     return NDM_OK;
 }
 

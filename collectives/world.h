@@ -12,7 +12,9 @@ typedef struct ndm_rank_facts {
     char host[64];
     uint64_t node_key; /* hash of what processes that can share memory have in common */
     int64_t pid;
-    int64_t node; /* filled in by the receiver: nodes numbered by first appearance */
+    int64_t cores;      /* that it may run on, when it joins */
+    uint64_t cores_key; /* hash of which */
+    int64_t node;       /* filled in by the receiver: nodes numbered by first appearance */
 } ndm_rank_facts;
 
 struct ndm_world {

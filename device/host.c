@@ -29,8 +29,6 @@ typedef struct host_event {
     uint64_t at; /* done when stream->completed reaches it */
 } host_event;
 
-enum { SPINS_BEFORE_YIELD = 200 };
-
 static ndm_host_device *host_device(ndm_device *device)
 {
     return (ndm_host_device *)device;
@@ -194,11 +192,12 @@ static void describe_wait(const ndm_host_stream *s, char *text, size_t text_byte
 static ndm_status wait_until(ndm_host_stream *s, uint64_t at)
 {
     int64_t start = ndm_clock_ns(), timeout = s->base.device->options.timeout_ns;
+    int64_t looks = ndm_turn_looks();
     char text[512];
 
     for (int64_t spins = 0; s->completed < at; spins++) {
         NDM_TRY(ndm_host_progress(s->base.device, NULL));
-        if (s->completed >= at || spins < SPINS_BEFORE_YIELD)
+        if (s->completed >= at || spins < looks)
             continue;
         ndm_turn_yield();
         if (ndm_clock_ns() - start < timeout)
