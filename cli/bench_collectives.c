@@ -177,7 +177,7 @@ static ndm_status measure(bench *b, ndm_pattern *p, int64_t bytes, found *f)
     int64_t iters = ndm_option_int64(b->options, "iters"),
             rounds = ndm_option_int64(b->options, "rounds");
     int64_t each = (iters + rounds - 1) / rounds;
-    ndm_limit_work work = {&b->limit, p->kind, p->size, bytes};
+    ndm_limit_work work = {&b->limit, p->kind, p->size, bytes, within(b, p->kind)};
     double warm;
 
     NDM_TRY(check_row(b, p, &f->wrong));

@@ -5,10 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "collectives/reduce.h"
 #include "core/clock.h"
 #include "strategies/internal.h"
 
-enum { ALIGNMENT = 4096, STREAMS = 4 };
+enum { ALIGNMENT = 4096, MOST_STREAMS = 512 };
 
 ndm_status ndm_limit_init(ndm_limit *limit, int64_t bytes)
 {
@@ -36,44 +37,16 @@ bool ndm_limit_exists(ndm_collective kind)
     return kind != NDM_BARRIER;
 }
 
-/* to[i] = (add ? to[i] : 0) + the sum of k <= STREAMS streams that lie `stride` apart. */
-#if defined(__x86_64__)
-__attribute__((target_clones("avx512f", "avx2", "default")))
-#endif
-static void
-sum_streams(float *restrict to, const float *restrict from, int64_t stride, int64_t k, int64_t n,
-            bool add)
+/* Sums n streams of its own, as the engine sums: in one pass over each. In place, to the first. */
+static void reduce(const ndm_limit *l, int64_t n, int64_t bytes, bool in_place)
 {
-    const float *a = from, *b = from + stride, *c = from + 2 * stride, *d = from + 3 * stride;
-
-    if (k == 1)
-        for (int64_t i = 0; i < n; i++)
-            to[i] = (add ? to[i] : 0.0f) + a[i];
-    else if (k == 2)
-        for (int64_t i = 0; i < n; i++)
-            to[i] = (add ? to[i] : 0.0f) + a[i] + b[i];
-    else if (k == 3)
-        for (int64_t i = 0; i < n; i++)
-            to[i] = (add ? to[i] : 0.0f) + a[i] + b[i] + c[i];
-    else
-        for (int64_t i = 0; i < n; i++)
-            to[i] = (add ? to[i] : 0.0f) + a[i] + b[i] + c[i] + d[i];
-}
-
-/* Blocks that stay in the first cache while the streams beyond the fourth are added. */
-static void reduce(const ndm_limit *l, int64_t n, int64_t bytes)
-{
-    enum { BLOCK = 2048 };
+    const void *streams[MOST_STREAMS];
     int64_t count = bytes / n / (int64_t)sizeof(float);
-    const float *from = (const float *)(const void *)l->from;
-    float *to = (float *)(void *)l->to;
 
-    for (int64_t i = 0; i < count; i += BLOCK)
-        for (int64_t s = 0; s < n; s += STREAMS) {
-            int64_t part = count - i < BLOCK ? count - i : BLOCK;
-            int64_t k = n - s < STREAMS ? n - s : STREAMS;
-            sum_streams(to + i, from + s * count + i, count, k, part, s > 0);
-        }
+    n = n < MOST_STREAMS ? n : MOST_STREAMS;
+    for (int64_t s = 0; s < n; s++)
+        streams[s] = l->from + s * count * (int64_t)sizeof(float);
+    ndm_reduce_slices(in_place ? l->from : l->to, NDM_F32, streams, n, count, NDM_F32, NDM_SUM);
 }
 
 static void work_once(const ndm_limit_work *w)
@@ -82,7 +55,7 @@ static void work_once(const ndm_limit_work *w)
     int64_t bytes = w->bytes < l->bytes ? w->bytes : l->bytes, own = bytes / w->n;
 
     if (w->kind == NDM_REDUCE_SCATTER || w->kind == NDM_ALL_REDUCE)
-        reduce(l, w->n, bytes);
+        reduce(l, w->n, bytes, w->in_place);
     else if (w->kind == NDM_ALL_GATHER || w->kind == NDM_ALL_TO_ALL)
         memcpy(l->to, l->from, (size_t)(bytes - own));
     else if (w->kind != NDM_BARRIER)

@@ -27,6 +27,7 @@ typedef struct ndm_limit_work {
     const ndm_limit *limit;
     ndm_collective kind;
     int64_t n, bytes;
+    bool in_place; /* sums go where one of the streams is */
 } ndm_limit_work;
 
 /* us: mean of so many turns in each of which every rank does its work once. All begin together, so

@@ -56,6 +56,89 @@ static void fold(void *acc, const void *x, int64_t n, ndm_dtype dtype, ndm_reduc
         sum_u64(acc, x, n);
 }
 
+/* ---- sums of fp32 in one pass -----------------------------------------------------------------
+ */
+
+enum { LANES = 16, MOST_STREAMS = 8 };
+
+typedef float lanes __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
+
+/* out[o][i] = x[0][i] + x[1][i] + ... of k streams, to one place or to all k. An out may be one of
+ * the streams: an element is read before it is written. */
+static inline __attribute__((always_inline)) void
+sum_k(float *const *outs, int64_t n_outs, const float *const *x, int64_t k, int64_t at, int64_t n)
+{
+    int64_t i = at;
+
+    for (; i + LANES <= at + n; i += LANES) {
+        lanes sum = *(const lanes *)(x[0] + i);
+        for (int64_t j = 1; j < k; j++)
+            sum += *(const lanes *)(x[j] + i);
+        for (int64_t o = 0; o < n_outs; o++)
+            *(lanes *)(outs[o] + i) = sum;
+    }
+    for (; i < at + n; i++) {
+        float sum = x[0][i];
+        for (int64_t j = 1; j < k; j++)
+            sum += x[j][i];
+        for (int64_t o = 0; o < n_outs; o++)
+            outs[o][i] = sum;
+    }
+}
+
+#if defined(__x86_64__) && defined(__gnu_linux__)
+#define WIDEST __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define WIDEST
+#endif
+
+WIDEST static void sum_to_one(float *const *out, const float *const *x, int64_t k, int64_t at,
+                              int64_t n)
+{
+    switch (k) {
+    case 2:
+        sum_k(out, 1, x, 2, at, n);
+        break;
+    case 3:
+        sum_k(out, 1, x, 3, at, n);
+        break;
+    case 4:
+        sum_k(out, 1, x, 4, at, n);
+        break;
+    case 8:
+        sum_k(out, 1, x, 8, at, n);
+        break;
+    default:
+        sum_k(out, 1, x, k, at, n);
+        break;
+    }
+}
+
+WIDEST static void sum_to_all(float *const *outs, const float *const *x, int64_t k, int64_t at,
+                              int64_t n)
+{
+    switch (k) {
+    case 2:
+        sum_k(outs, 2, x, 2, at, n);
+        break;
+    case 3:
+        sum_k(outs, 3, x, 3, at, n);
+        break;
+    case 4:
+        sum_k(outs, 4, x, 4, at, n);
+        break;
+    case 8:
+        sum_k(outs, 8, x, 8, at, n);
+        break;
+    default:
+        sum_k(outs, k, x, k, at, n);
+        break;
+    }
+}
+
+/* ---- any type ---------------------------------------------------------------------------------
+ */
+
 /* What is summed, and where the sums go. */
 typedef struct job {
     void *const *outs;
@@ -97,7 +180,13 @@ static void reduce_block_16(const job *j, int64_t at, int64_t n)
 static void reduce(const job *j, int64_t count)
 {
     bool half = j->dtype == NDM_BF16 || j->dtype == NDM_F16;
+    bool plain = j->dtype == NDM_F32 && j->op == NDM_SUM && j->n_slices <= MOST_STREAMS;
 
+    if (plain && (j->n_outs == 1 || j->n_outs == j->n_slices)) {
+        (j->n_outs == 1 ? sum_to_one : sum_to_all)(
+            (float *const *)j->outs, (const float *const *)j->slices, j->n_slices, 0, count);
+        return;
+    }
     for (int64_t at = 0; at < count; at += BLOCK) {
         int64_t n = count - at < BLOCK ? count - at : BLOCK;
         if (half)
