@@ -5,7 +5,7 @@
 
 #include <time.h>
 
-enum { SPINS = 2000, YIELDS = 20000, SLEEP_NS = 50000 };
+enum { SPINS = 2000, YIELDS = 20000, SLEEP_NS = 50000, LONG_YIELD_NS = 100000 };
 
 static const int64_t LISTEN_NS = 20000000;
 
@@ -45,14 +45,18 @@ static ndm_status expired(ndm_cuda_dev *device, const char *what)
              (double)device->base.options.timeout_ns * 1e-9);
 }
 
-/* At first a wait costs nothing but time; a long one leaves the processor to others. */
-static void pause_after(int64_t polls)
+/* At first a wait costs nothing but time; a long one leaves the processor to others. So does one
+ * whose yield takes long: the processor is wanted, and a sleeper comes back sooner than who yields.
+ */
+static void pause_after(int64_t polls, bool *crowded)
 {
     if (polls < SPINS)
         return;
-    if (polls < YIELDS)
+    if (polls < YIELDS && !*crowded) {
+        int64_t before = ndm_clock_ns();
         ndm_clock_yield();
-    else
+        *crowded = ndm_clock_ns() - before > LONG_YIELD_NS;
+    } else
         nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
 }
 
@@ -65,10 +69,11 @@ static ndm_status wait_for(ndm_cuda_dev *device, cudaEvent_t event, cudaStream_t
                            const char *what)
 {
     int64_t start = 0, listened = 0;
+    bool crowded = false;
     cudaError_t error;
 
     for (int64_t polls = 0; (error = query(event, stream)) == cudaErrorNotReady; polls++) {
-        pause_after(polls);
+        pause_after(polls, &crowded);
         if (polls % 64)
             continue;
         int64_t now = ndm_clock_ns();

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One thread block on one OS thread: each CUDA thread is a fibre, made only when the one before it
- * blocks. A kernel without barriers therefore runs as a plain loop on a single stack. */
+ * blocks. A kernel without barriers therefore runs as a plain loop on a single stack. A fibre that
+ * waits is out of the ring until whoever comes last lets it go on: a barrier costs a switch a
+ * thread. */
 #include "cuemu_device.h"
 #include "cuemu_threads.h"
 
@@ -13,6 +15,7 @@
 __thread cuemu_dim threadIdx INITIAL_EXEC, blockIdx INITIAL_EXEC, blockDim INITIAL_EXEC,
     gridDim INITIAL_EXEC;
 __thread int warpSize INITIAL_EXEC = 32;
+__thread int cuemu_thread INITIAL_EXEC;
 
 enum { STACK_BYTES = 256 << 10, THREADS = 1024, LANES = 32, WARPS = THREADS / LANES };
 
@@ -26,7 +29,8 @@ typedef struct {
 typedef struct fiber {
     void *sp;
     int thread;                /* which CUDA thread it runs */
-    struct fiber *next, *prev; /* ring of live fibres */
+    cuemu_dim index;           /* likewise */
+    struct fiber *next, *prev; /* ring of those that can run, or of those that wait together */
     async_copy *copies;        /* issued and not yet waited for */
     int n_copies, copies_cap;
     unsigned group; /* that is being filled */
@@ -34,13 +38,16 @@ typedef struct fiber {
 
 typedef struct {
     unsigned arrived, generation;
+    fiber *waiting; /* one of a ring, or NULL */
     char value[2][LANES][CUEMU_LANE_BYTES];
 } meeting; /* of the lanes of a mask */
 
 typedef struct {
     fiber pool[THREADS], main, *idle, *current;
     int made, next, threads, done, seed;
-    unsigned arrived, generation, spin;
+    unsigned arrived;
+    fiber *waiting;            /* at the barrier: one of a ring, or NULL */
+    int blocked;               /* fibres that wait anywhere */
     int votes, voters, result; /* of __syncthreads_count() and its kin */
     bool dead;
     void (*thunk)(void *, void *);
@@ -58,34 +65,63 @@ __asm__(".text\n.globl cuemu_switch\n.hidden cuemu_switch\n.type "
         "mov %rsp,(%rdi)\nmov %rsi,%rsp\n"
         "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n");
 
-static void place(int thread)
+static void place(const fiber *f)
 {
-    threadIdx.x = (unsigned)thread % blockDim.x;
-    threadIdx.y = (unsigned)thread / blockDim.x % blockDim.y;
-    threadIdx.z = (unsigned)thread / (blockDim.x * blockDim.y);
+    threadIdx = f->index;
+    cuemu_thread = f->thread;
 }
 
-static void go(fiber *to)
+static void run_thread(fiber *f, int thread)
 {
-    fiber *me = S->current;
-    if (to == me)
+    f->thread = thread;
+    f->index = (cuemu_dim){(unsigned)thread % blockDim.x,
+                           (unsigned)thread / blockDim.x % blockDim.y,
+                           (unsigned)thread / (blockDim.x * blockDim.y)};
+    f->n_copies = 0;
+    f->group = 0;
+    place(f);
+}
+
+/* ---- rings of fibres: those that can run, and those that wait for the same ---- */
+
+static void join(fiber *f, fiber *ring)
+{
+    f->prev = ring;
+    f->next = ring->next;
+    ring->next->prev = f;
+    ring->next = f;
+}
+
+static void leave(fiber *f)
+{
+    f->next->prev = f->prev;
+    f->prev->next = f->next;
+}
+
+/* All that wait may run, after the current one. */
+static void release(fiber **waiting, unsigned n)
+{
+    fiber *first = *waiting, *me = S->current;
+    if (!first)
         return;
-    S->current = to;
-    cuemu_switch(&me->sp, to->sp);
-    if (me != &S->main)
-        place(me->thread);
+    fiber *last = first->prev;
+    last->next = me->next;
+    me->next->prev = last;
+    me->next = first;
+    first->prev = me;
+    *waiting = NULL;
+    S->blocked -= (int)n;
 }
 
 /* Threads that have ended count as arrived, as on hardware. */
-static void release_barrier(void)
+static void release_barrier(unsigned waiting)
 {
     if (S->arrived && S->arrived + (unsigned)S->done == (unsigned)S->threads) {
         S->voters = (int)S->arrived;
         S->result = S->votes;
         S->votes = 0;
         S->arrived = 0;
-        S->generation++;
-        S->spin = 0;
+        release(&S->waiting, waiting);
     }
 }
 
@@ -101,8 +137,9 @@ static int nth_thread(int i)
 static void retire(fiber *me)
 {
     fiber *to = me->next == me ? &S->main : me->next;
-    me->next->prev = me->prev;
-    me->prev->next = me->next;
+    if (to == &S->main)
+        S->dead = S->blocked > 0; /* nobody is left to wait for */
+    leave(me);
     me->next = S->idle;
     S->idle = me;
     S->current = to;
@@ -114,14 +151,10 @@ static void fiber_main(void)
     for (;;) {
         fiber *me = S->current;
         while (S->next < S->threads) {
-            me->thread = nth_thread(S->next++);
-            me->n_copies = 0;
-            me->group = 0;
-            place(me->thread);
+            run_thread(me, nth_thread(S->next++));
             S->thunk(S->kernel, S->args);
             S->done++;
-            S->spin = 0;
-            release_barrier();
+            release_barrier(S->arrived);
         }
         retire(me);
     }
@@ -148,31 +181,35 @@ static fiber *fresh_fiber(void)
     return f;
 }
 
-static void yield(void)
+/* Runs others until somebody releases those that wait. Without others the block is dead: it is
+ * abandoned, with its stacks. */
+static void wait_among(fiber **waiting)
 {
     fiber *me = S->current, *to = me->next;
     if (S->next < S->threads) {
         to = fresh_fiber();
-        to->prev = me;
-        to->next = me->next;
-        me->next->prev = to;
-        me->next = to;
-    } else if (++S->spin > 64u * (unsigned)S->threads + 4096) {
-        S->dead = true; /* nobody moves. The block is abandoned, with its stacks. */
-        S->current = &S->main;
-        cuemu_switch(&me->sp, S->main.sp);
+        join(to, me);
+    } else if (to == me) {
+        S->dead = true;
+        to = &S->main;
     }
-    go(to);
+    leave(me);
+    if (*waiting)
+        join(me, (*waiting)->prev);
+    else
+        *waiting = me->next = me->prev = me;
+    S->blocked++;
+    S->current = to;
+    cuemu_switch(&me->sp, to->sp);
+    place(me);
 }
 
 void cuemu_syncthreads(void)
 {
-    unsigned generation = S->generation;
-    S->arrived++;
-    S->spin = 0;
-    release_barrier();
-    while (S->generation == generation)
-        yield();
+    if (++S->arrived + (unsigned)S->done == (unsigned)S->threads)
+        release_barrier(S->arrived - 1);
+    else
+        wait_among(&S->waiting);
 }
 
 int cuemu_syncthreads_vote(int predicate, int *voters)
@@ -183,35 +220,39 @@ int cuemu_syncthreads_vote(int predicate, int *voters)
     return S->result;
 }
 
-int cuemu_lane(void)
-{
-    return S->current->thread % LANES;
-}
-
 const char *cuemu_exchange(unsigned mask, const void *value, size_t bytes)
 {
     return cuemu_exchange_changed(mask, value, bytes, NULL);
 }
 
+/* Most give a word. */
+static void put(char *to, const void *value, size_t bytes)
+{
+    if (bytes == 4)
+        memcpy(to, value, 4);
+    else
+        memcpy(to, value, bytes);
+}
+
 const char *cuemu_exchange_changed(unsigned mask, const void *value, size_t bytes,
                                    cuemu_change *change)
 {
-    int thread = S->current->thread, left = S->threads - thread / LANES * LANES;
+    int warp = cuemu_thread / LANES, lane = cuemu_thread % LANES, left = S->threads - warp * LANES;
     if (left < LANES)
         mask &= (1u << left) - 1;
-    meeting *w = &S->warp[thread / LANES][__builtin_ctz(mask)];
-    unsigned generation = w->generation;
-    char(*slot)[CUEMU_LANE_BYTES] = w->value[generation & 1];
-    memcpy(slot[thread % LANES], value, bytes);
-    S->spin = 0;
-    if (++w->arrived == (unsigned)__builtin_popcount(mask)) {
-        if (change)
-            change(slot);
-        w->arrived = 0;
-        w->generation++;
+    unsigned lanes = mask == 0xffffffffu ? LANES : (unsigned)__builtin_popcount(mask);
+    meeting *w = &S->warp[warp][__builtin_ctz(mask)];
+    char(*slot)[CUEMU_LANE_BYTES] = w->value[w->generation & 1];
+    put(slot[lane], value, bytes);
+    if (++w->arrived < lanes) {
+        wait_among(&w->waiting);
+        return (const char *)slot;
     }
-    while (w->generation == generation)
-        yield();
+    if (change)
+        change(slot);
+    w->arrived = 0;
+    w->generation++;
+    release(&w->waiting, lanes - 1);
     return (const char *)slot;
 }
 
@@ -254,7 +295,8 @@ static void reset(uint32_t seed, const unsigned block[3], int threads)
     S->seed = (int)(seed & 0x7fffffff);
     S->threads = threads;
     S->next = S->done = 0;
-    S->arrived = S->spin = 0;
+    S->arrived = 0;
+    S->blocked = 0;
     S->votes = 0;
     for (int w = 0; w < (threads + LANES - 1) / LANES; w++)
         for (int lane = 0; lane < LANES; lane++)
@@ -274,7 +316,7 @@ bool cuemu_block_run(void (*thunk)(void *, void *), void *kernel, void *args,
     S->args = args;
     fiber *f = fresh_fiber();
     f->next = f->prev = f;
-    S->current = &S->main;
-    go(f);
+    S->current = f;
+    cuemu_switch(&S->main.sp, f->sp);
     return !S->dead;
 }

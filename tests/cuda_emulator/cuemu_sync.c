@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NAP_MS = 20 };
+enum { NAP_MS = 20, YIELDS = 64, LONG_YIELD_NS = 100000 };
 
 int64_t cuemu_now_ns(void)
 {
@@ -21,14 +21,26 @@ int64_t cuemu_now_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+/* A wake-up through the kernel costs 40 us on a virtual machine, so a short wait yields first. But
+ * where others want the processor a yield gives them a whole time slice, and a sleeper comes back
+ * sooner: one long yield ends that. */
+static bool comes_soon(const _Atomic uint32_t *word, uint32_t old)
+{
+    int64_t now = cuemu_now_ns(), before = now - LONG_YIELD_NS;
+    for (int i = 0; i < YIELDS && now - before <= LONG_YIELD_NS; i++) {
+        if (atomic_load(word) != old)
+            return true;
+        before = now;
+        sched_yield();
+        now = cuemu_now_ns();
+    }
+    return atomic_load(word) != old;
+}
+
 void cuemu_futex_wait(_Atomic uint32_t *word, uint32_t old, int timeout_ms)
 {
-    for (int i = 0; i < 64;
-         i++) { /* a wake-up through the kernel costs 40 us on a virtual machine */
-        if (atomic_load(word) != old)
-            return;
-        sched_yield();
-    }
+    if (comes_soon(word, old))
+        return;
     struct timespec t = {timeout_ms / 1000, timeout_ms % 1000 * 1000000L};
     syscall(SYS_futex, word, FUTEX_WAIT, old, &t, NULL, 0);
 }

@@ -12,7 +12,11 @@ extern "C" {
 #endif
 void cuemu_syncthreads(void);
 int cuemu_syncthreads_vote(int predicate, int *voters); /* how many said yes, of how many */
-int cuemu_lane(void);
+extern __thread int cuemu_thread __attribute__((tls_model("initial-exec"))); /* in its block */
+static inline int cuemu_lane(void)
+{
+    return cuemu_thread & 31;
+}
 /* Every lane of the mask gives up to 32 bytes; returns the 32 lanes' values, 32 bytes apart. */
 const char *cuemu_exchange(unsigned mask, const void *value, size_t bytes);
 /* The same, and the last lane to come changes the 32 lanes' values before any lane goes on. */
