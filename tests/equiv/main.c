@@ -29,7 +29,7 @@ typedef struct options {
     int64_t variants; /* of each mesh; 0 = all */
     uint64_t seed;
     const char *problem, *mesh, *device; /* device: NULL = cpu; the reference is made on cpu */
-    bool verbose, repeat, rotate, crossed;
+    bool verbose, repeat, rotate, crossed, brief;
     ndm_axis_set axes; /* only meshes whose other axes are 1 */
 } options;
 
@@ -145,6 +145,27 @@ static bool wanted(const options *o, const variant *mesh)
     return !o->mesh || strcmp(o->mesh, text) == 0;
 }
 
+/* Other numbers in the simplest way to run the mesh. In brief: bf16 throughout, and 8 bits with the
+ * messages that any machine has. */
+static void try_types(const options *o, tally *t, const problem *p, variant v, const record *want,
+                      const record *want_fp8)
+{
+    v.zero = 3;
+    v.reshard = NDM_RESHARD_ALWAYS;
+    v.bf16 = true;
+    if (o->brief)
+        v.collectives = NULL;
+    else
+        try_variant(o, t, p, &v, want, false);
+    v.bf16_activations = true;
+    try_variant(o, t, p, &v, want, true);
+    v.bf16 = v.bf16_activations = false;
+    v.fp8 = true;
+    if (o->brief && variant_size(&v, NDM_AXES_ALL) > 1)
+        v.collectives = "mpi";
+    try_variant(o, t, p, &v, want_fp8, false);
+}
+
 static void try_mesh(const options *o, tally *t, const problem *p, const variant *mesh,
                      const record *want, const record *want_fp8)
 {
@@ -158,17 +179,8 @@ static void try_mesh(const options *o, tally *t, const problem *p, const variant
         list_crossed(&list);
     list_draw(&list, o->variants, o->seed + ndm_rng_stream(text));
     for (int64_t i = 0; i < list.n; i++)
-        try_variant(o, t, p, &list.items[i], want, o->repeat || i == 0);
-    variant v = list.items[0];
-    v.zero = 3;
-    v.reshard = NDM_RESHARD_ALWAYS;
-    v.bf16 = true;
-    try_variant(o, t, p, &v, want, false);
-    v.bf16_activations = true;
-    try_variant(o, t, p, &v, want, true);
-    v.bf16 = v.bf16_activations = false;
-    v.fp8 = true;
-    try_variant(o, t, p, &v, want_fp8, false);
+        try_variant(o, t, p, &list.items[i], want, o->repeat || (i == 0 && !o->brief));
+    try_types(o, t, p, list.items[0], want, want_fp8);
     free(list.items);
 }
 
@@ -215,33 +227,31 @@ static void try_problem(const options *o, tally *t, const problem *p, const vari
 static void usage(void)
 {
     if (rank == 0)
-        fprintf(stderr,
-                "usage: mpiexec -n RANKS test_equiv [--variants K] [--seed S] [--problem NAME]\n"
-                "         [--mesh R.S.C.T] [--axes dp,cp,tp] [--repeat] [--rotate] [--verbose]\n"
-                "         [--device NAME] [--crossed]\n"
-                "  --crossed      only what the axes themselves offer: cp methods, sequence\n"
-                "                 parallelism and recompute, all with all, under ZeRO-3\n"
-                "  --variants K   draw K ways to run each mesh; 0 (default): all\n"
-                "  --repeat       run each twice and compare bits, not just the first of a mesh\n"
-                "  --device NAME  what the meshes run on; the one rank runs on cpu\n"
-                "  --rotate       one problem on each mesh, in turn; default: all of them\n");
+        fprintf(
+            stderr,
+            "usage: mpiexec -n RANKS test_equiv [--variants K] [--seed S] [--problem NAME]\n"
+            "         [--mesh R.S.C.T] [--axes dp,cp,tp] [--repeat] [--rotate] [--verbose]\n"
+            "         [--device NAME] [--crossed] [--brief]\n"
+            "  --brief        less for each mesh: one repeated run, no bf16 with fp32 activations\n"
+            "  --crossed      only what the axes themselves offer: cp methods, sequence\n"
+            "                 parallelism and recompute, all with all, under ZeRO-3\n"
+            "  --variants K   draw K ways to run each mesh; 0 (default): all\n"
+            "  --repeat       run each twice and compare bits, not just the first of a mesh\n"
+            "  --device NAME  what the meshes run on; the one rank runs on cpu\n"
+            "  --rotate       one problem on each mesh, in turn; default: all of them\n");
     MPI_Finalize();
     exit(2);
 }
 
 static options parse(int argc, char **argv)
 {
-    static const struct option names[] = {{"variants", required_argument, NULL, 'k'},
-                                          {"seed", required_argument, NULL, 's'},
-                                          {"problem", required_argument, NULL, 'p'},
-                                          {"mesh", required_argument, NULL, 'm'},
-                                          {"axes", required_argument, NULL, 'a'},
-                                          {"device", required_argument, NULL, 'd'},
-                                          {"repeat", no_argument, NULL, 'r'},
-                                          {"rotate", no_argument, NULL, 'o'},
-                                          {"verbose", no_argument, NULL, 'v'},
-                                          {"crossed", no_argument, NULL, 'c'},
-                                          {0}};
+    static const struct option names[] = {
+        {"variants", required_argument, NULL, 'k'}, {"seed", required_argument, NULL, 's'},
+        {"problem", required_argument, NULL, 'p'},  {"mesh", required_argument, NULL, 'm'},
+        {"axes", required_argument, NULL, 'a'},     {"device", required_argument, NULL, 'd'},
+        {"repeat", no_argument, NULL, 'r'},         {"rotate", no_argument, NULL, 'o'},
+        {"verbose", no_argument, NULL, 'v'},        {"crossed", no_argument, NULL, 'c'},
+        {"brief", no_argument, NULL, 'b'},          {0}};
     options o = {.seed = 1, .axes = NDM_AXES_ALL};
     int c;
 
@@ -262,6 +272,8 @@ static options parse(int argc, char **argv)
             o.rotate = true;
         else if (c == 'c')
             o.crossed = true;
+        else if (c == 'b')
+            o.brief = true;
         else if (c == 'v')
             o.verbose = true;
         else if (c != 'a' || ndm_axis_set_parse(optarg, &o.axes) != NDM_OK)
