@@ -96,9 +96,21 @@ static double group_ns(const ndm_sim_machine *m, ndm_collective kind, int64_t n,
     return low + t * (high - low);
 }
 
+/* With more ranks than cores, a rendezvous lasts until each rank of the group has had its turn,
+ * which is as long as one of all ranks of the host takes, however few they are. */
+static double turns_ns(const ndm_sim_machine *m, ndm_collective kind, int64_t n)
+{
+    if (m->cores_per_host <= 0.0 || (double)m->ranks_per_host <= m->cores_per_host ||
+        n >= m->ranks_per_host)
+        return 0.0;
+    double more = group_ns(m, kind, m->ranks_per_host, 0.0) -
+                  group_ns(m, kind, n, 0.0) * crowd(m, n);
+    return more > 0.0 ? more : 0.0;
+}
+
 static double domain_ns(const ndm_sim_machine *m, ndm_collective kind, int64_t n, double bytes)
 {
-    return group_ns(m, kind, n, bytes) * crowd(m, n);
+    return group_ns(m, kind, n, bytes) * crowd(m, n) + turns_ns(m, kind, n);
 }
 
 /* ---- between domains ---------------------------------------------------------------------- */

@@ -134,6 +134,29 @@ static void tables_are_met_at_their_points(void **state)
     }
 }
 
+/* Eight ranks take turns on two cores: two of them wait for one another as long as all eight would,
+ * and while they are alone on the host, no longer than a pair does. */
+static void a_rendezvous_lasts_until_each_had_its_turn(void **state)
+{
+    static ndm_sim_machine host; /* static: large */
+    const ndm_sim_group pair = {2, 1, 2};
+
+    (void)state;
+    host = (ndm_sim_machine){.ranks_per_host = 8,
+                             .ranks_per_domain = 8,
+                             .cores_per_host = 2,
+                             .link_scale = 1,
+                             .latency_scale = 1,
+                             .n_curves = 2,
+                             .curves = {{NDM_ALL_REDUCE, 2, 2, {1e3, 1e6}, {1e3, 50e3}},
+                                        {NDM_ALL_REDUCE, 8, 2, {1e3, 1e6}, {80e3, 400e3}}}};
+    assert_true(ndm_sim_collective_ns(&host, &pair, NDM_ALL_REDUCE, 8.0) == 80e3);
+    /* beyond the latency, the work of four pairs on two cores */
+    assert_true(fabs(ndm_sim_collective_ns(&host, &pair, NDM_ALL_REDUCE, 1e6) - 276e3) < 1.0);
+    host.ranks_per_host = 2;
+    assert_true(ndm_sim_collective_ns(&host, &pair, NDM_ALL_REDUCE, 8.0) == 1e3);
+}
+
 static void members_are_counted_by_domain(void **state)
 {
     const int64_t strided[] = {0, 8, 16, 24}, inside[] = {0, 1, 2, 3}, both[] = {6, 7, 8, 9, 10};
@@ -238,6 +261,7 @@ int main(void)
         cmocka_unit_test(more_bytes_take_no_less_time),
         cmocka_unit_test(hosts_and_slow_networks_cost),
         cmocka_unit_test(tables_are_met_at_their_points),
+        cmocka_unit_test(a_rendezvous_lasts_until_each_had_its_turn),
         cmocka_unit_test(members_are_counted_by_domain),
         cmocka_unit_test(shares_stay_within_the_table),
         cmocka_unit_test(every_profile_is_complete),
