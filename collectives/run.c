@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "collectives/comms.h"
 #include "collectives/stall.h"
@@ -123,7 +124,7 @@ static ndm_signature make_signature(const ndm_comm *comm, const ndm_collective_a
 
     if (args->kind == NDM_BROADCAST)
         s.root = args->peer_src;
-    snprintf(s.comm_name, sizeof s.comm_name, "%s", comm->name);
+    memcpy(s.comm_name, comm->name, sizeof s.comm_name);
     return s;
 }
 

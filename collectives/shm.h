@@ -20,11 +20,12 @@
 enum { NDM_SHM_SLOTS = 4, NDM_SHM_SLOT_BYTES = 512 * 1024, NDM_SHM_MAX_MEMBERS = 512 };
 enum { NDM_SHM_LINE = 64 };
 
-/* What a rank posts with a phase. */
+/* What a rank posts with a phase. Others read the first line only, unless the calls differ. */
 typedef struct ndm_shm_post {
+    _Alignas(
+        NDM_SHM_LINE) int64_t window; /* -1: the data is in staging; else: in this window ... */
+    int64_t offset;                   /* ... from here on */
     ndm_signature signature;
-    int64_t window; /* -1: the data is in staging; else: in this window ... */
-    int64_t offset; /* ... from here on */
 } ndm_shm_post;
 
 /* Area of one rank and one communicator. Written by its rank only. */

@@ -148,7 +148,6 @@ typedef struct ndm_task {
                      size_t text_bytes);    /* whom it waits for; may be NULL */
     void (*release)(struct ndm_task *task); /* frees it */
     bool started;
-    int64_t started_ns;
 } ndm_task;
 
 /* Takes ownership of the task, also on failure. On an idle stream it starts at once. */

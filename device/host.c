@@ -104,7 +104,6 @@ static ndm_status advance_head(ndm_host_stream *s, bool *done)
         if (task->ready && !task->ready(task))
             return NDM_OK;
         task->started = true;
-        task->started_ns = ndm_clock_ns();
         if (task->start)
             NDM_TRY(task->start(task));
     }
@@ -191,8 +190,7 @@ static void describe_wait(const ndm_host_stream *s, char *text, size_t text_byte
 /* Advances all queues until `s` has completed `at` tasks. */
 static ndm_status wait_until(ndm_host_stream *s, uint64_t at)
 {
-    int64_t start = ndm_clock_ns(), timeout = s->base.device->options.timeout_ns;
-    int64_t looks = ndm_turn_looks();
+    int64_t start = 0, timeout = s->base.device->options.timeout_ns, looks = ndm_turn_looks();
     char text[512];
 
     for (int64_t spins = 0; s->completed < at; spins++) {
@@ -200,6 +198,7 @@ static ndm_status wait_until(ndm_host_stream *s, uint64_t at)
         if (s->completed >= at || spins < looks)
             continue;
         ndm_turn_yield();
+        start = start ? start : ndm_clock_ns(); /* the looks before take no time to speak of */
         if (ndm_clock_ns() - start < timeout)
             continue;
         describe_wait(s, text, sizeof text);
