@@ -45,6 +45,9 @@ void ndm_fast_part(int64_t count, int64_t unit, int id, int of, int64_t *first, 
 void *ndm_fast_scratch(int64_t bytes);
 ndm_status ndm_fast_no_memory(const char *what, int64_t bytes);
 
+/* Of the second-level cache of a core, or a guess. No result may depend on it. */
+int64_t ndm_fast_l2_bytes(void);
+
 /* Whether this CPU and its operating system run a set: "avx512", "avx2", "portable". why: which
  * feature is missing. */
 bool ndm_fast_cpu_has(const char *isa, char *why, size_t why_bytes);

@@ -3,12 +3,13 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <omp.h>
 
 #include "kernels/fast.h"
 
-enum { WORK_PER_THREAD = 20000, SCRATCH_ALIGN = 64 };
+enum { WORK_PER_THREAD = 20000, SCRATCH_ALIGN = 64, L2_LEAST = 256 << 10 };
 
 int ndm_fast_threads_most(void)
 {
@@ -67,6 +68,19 @@ ndm_status ndm_fast_no_memory(const char *what, int64_t bytes)
 {
     NDM_FAIL(NDM_ERR_MEMORY, "%s: no memory for %lld bytes of scratch a thread", what,
              (long long)bytes);
+}
+
+int64_t ndm_fast_l2_bytes(void)
+{
+    static _Atomic int64_t known;
+    int64_t bytes = known;
+
+    if (bytes > 0)
+        return bytes;
+    bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    if (bytes < L2_LEAST)
+        bytes = L2_LEAST;
+    return known = bytes;
 }
 
 #if defined(__x86_64__)

@@ -21,6 +21,13 @@ enum { MICRO_ROWS_1 = 6, MICRO_ROWS_2 = 6 };
 enum { MICRO_ROWS_1 = 4, MICRO_ROWS_2 = 4 };
 #endif
 
+/* Lines to fetch into L2 while a tile is computed: what will be packed next. */
+typedef struct micro_ahead {
+    const float *from;
+    int64_t step; /* elements */
+    int64_t count;
+} micro_ahead;
+
 typedef struct micro_args {
     int64_t k;
     const float *a, *b;
@@ -29,7 +36,10 @@ typedef struct micro_args {
     bool add;
     float *c;
     int64_t ldc;
+    micro_ahead ahead;
 } micro_args;
+
+enum { MICRO_STEP = 4, MICRO_LINE = 16 }; /* rows of B between fetches; floats of a cache line */
 
 SIMD void micro_store(const micro_args *m, float *c, vf sum)
 {
@@ -37,34 +47,60 @@ SIMD void micro_store(const micro_args *m, float *c, vf sum)
     vf_store(c, m->add ? vf_fma(alpha, sum, vf_load(c)) : alpha * sum);
 }
 
-/* R, NV constant. far: elements of A ahead of k that are prefetched (0 = none). */
-SIMD void micro(const int R, const int NV, const micro_args *m, int64_t far)
+/* far: rows of B ahead that are fetched into L1 (0 = none: they are there). */
+SIMD void micro_row(const int R, const int NV, const micro_args *m, const float *a, const float *b,
+                    const int far, vf sum[14][4])
+{
+    vf row[4];
+
+    SIMD_UNROLL
+    for (int j = 0; j < NV; j++)
+        row[j] = vf_load(b + j * VL);
+    if (far) {
+        SIMD_UNROLL
+        for (int j = 0; j < NV * VL; j += MICRO_LINE)
+            __builtin_prefetch(b + far * NV * VL + j);
+    }
+    SIMD_UNROLL
+    for (int i = 0; i < R; i++) {
+        vf x = vf_set(a[i * m->ars]);
+        SIMD_UNROLL
+        for (int j = 0; j < NV; j++)
+            sum[i][j] = vf_fma(x, row[j], sum[i][j]);
+    }
+}
+
+/* R, NV, far constant. Fetches are spread over the rows of B, since a core has few misses in
+ * flight: first C, a row at a time, then what is ahead. */
+SIMD void micro(const int R, const int NV, const micro_args *m, const int far)
 {
     vf sum[14][4];
-    const float *a = m->a, *b = m->b;
+    const float *a = m->a, *b = m->b, *c = m->c, *ahead = m->ahead.from;
+    int64_t c_rows = R, ahead_lines = m->ahead.count, k = 0;
 
     SIMD_UNROLL
     for (int i = 0; i < R; i++)
         SIMD_UNROLL
-    for (int j = 0; j < NV; j++) {
+    for (int j = 0; j < NV; j++)
         sum[i][j] = vf_zero();
-        __builtin_prefetch(m->c + i * m->ldc + j * VL, 1);
-    }
-    for (int64_t k = 0; k < m->k; k++, a += m->acs, b += m->ldb) {
-        vf row[4];
-        SIMD_UNROLL
-        for (int j = 0; j < NV; j++)
-            row[j] = vf_load(b + j * VL);
-        if (far)
-            __builtin_prefetch(a + far);
-        SIMD_UNROLL
-        for (int i = 0; i < R; i++) {
-            vf x = vf_set(a[i * m->ars]);
+    for (; k + MICRO_STEP <= m->k; k += MICRO_STEP) {
+        if (c_rows > 0) {
             SIMD_UNROLL
-            for (int j = 0; j < NV; j++)
-                sum[i][j] = vf_fma(x, row[j], sum[i][j]);
+            for (int j = 0; j < NV * VL; j += MICRO_LINE)
+                __builtin_prefetch(c + j, 1);
+            c += m->ldc;
+            c_rows--;
+        } else if (ahead_lines > 0) {
+            __builtin_prefetch(ahead, 0, 2);
+            ahead += m->ahead.step;
+            ahead_lines--;
         }
+        SIMD_UNROLL
+        for (int i = 0; i < MICRO_STEP; i++, a += m->acs, b += m->ldb)
+            micro_row(R, NV, m, a, b, far, sum);
     }
+    for (; k < m->k; k++, a += m->acs, b += m->ldb)
+        micro_row(R, NV, m, a, b, 0, sum);
     SIMD_UNROLL
     for (int i = 0; i < R; i++)
         SIMD_UNROLL
