@@ -240,6 +240,7 @@ static operand operand_of(ndm_op op)
         return NEITHER;
     case NDM_OP_adamw:
     case NDM_OP_sumsq:
+    case NDM_OP_clip:
     case NDM_OP_cast:
     case NDM_OP_add:
         return PARAMETERS;

@@ -114,6 +114,8 @@ static void set_element(const ndm_case_buffer *b, void *data, int64_t at, double
     float f = (float)value;
     if (b->dtype == NDM_I32)
         ((int32_t *)data)[at] = (int32_t)floor(value);
+    else if (b->dtype == NDM_I64)
+        ((int64_t *)data)[at] = (int64_t)floor(value);
     else if (b->dtype == NDM_U8)
         ((uint8_t *)data)[at] = (uint8_t)floor(value);
     else if (b->dtype == NDM_F64)
@@ -128,6 +130,8 @@ static double get_element(const ndm_case_buffer *b, const void *data, int64_t at
     float f;
     if (b->dtype == NDM_I32)
         return ((const int32_t *)data)[at];
+    if (b->dtype == NDM_I64)
+        return (double)((const int64_t *)data)[at];
     if (b->dtype == NDM_U8)
         return ((const uint8_t *)data)[at];
     if (b->dtype == NDM_F64)

@@ -99,6 +99,8 @@ static ndm_status prepare_ce_apply(ndm_case *c)
                                .stats = (float *)a->stats};
 
     ignore_targets((int32_t *)a->targets, a->n);
+    if (a->tokens)
+        *(int64_t *)a->tokens = c->variant;
     return ndm_ref_ce_stats(&stats);
 }
 
@@ -133,11 +135,14 @@ bool ndm_case_get_ce_apply(int64_t i, ndm_case *c)
         OUT(ce_apply, loss_sum, NDM_F64, 1, 1, 1)->scale = (double)a->n * 10.0;
     if (rows)
         OUT(ce_apply, loss_rows, NDM_F32, 1, a->n, a->n)->scale = 10.0;
+    c->variant = i % 4 == 3 ? 0 : 11; /* without any token there is no gradient */
+    if (count)
+        IN(ce_apply, tokens, NDM_I64, 1, 1, 1);
     c->prepare = prepare_ce_apply;
     LABEL("ce_apply n %lld V %lld valid %lld pad %lld first %lld smoothing %d grad %d count %d "
-          "rows %d",
+          "rows %d of %d tokens",
           (long long)a->n, (long long)a->width, (long long)a->valid_width, (long long)pad,
-          (long long)first, smooth, grad, count, rows);
+          (long long)first, smooth, grad, count, rows, c->variant);
     return true;
 }
 
@@ -160,6 +165,9 @@ static ndm_status prepare_adamw(ndm_case *c)
         a->m[i] = a->v[i] = 0.0f;
         ((float *)a->g)[i] = 0.0f;
     }
+    if (a->step)
+        *(ndm_step_numbers *)a->step = (ndm_step_numbers){
+            0.02, 1.0 - pow(a->beta1, 4.0), 1.0 - pow(a->beta2, 4.0), c->variant ? NAN : 0.3};
     return NDM_OK;
 }
 
@@ -168,6 +176,7 @@ bool ndm_case_get_adamw(int64_t i, ndm_case *c)
     ndm_adamw_args *a = &c->args.adamw;
     int64_t copy = case_option(&i, 4);
     bool decay = case_option(&i, 2), eps = case_option(&i, 2);
+    int64_t step = i % 3; /* the arguments' numbers; those of the device; a step not taken */
 
     if (i >= VECTOR_LENGTHS)
         return false;
@@ -187,9 +196,49 @@ bool ndm_case_get_adamw(int64_t i, ndm_case *c)
     IN(adamw, g, NDM_F32, 1, a->n, a->n);
     if (copy)
         OUT(adamw, copy, a->copy_dtype, 1, a->n, a->n);
+    if (step)
+        IN(adamw, step, NDM_F64, 1, sizeof *a->step / sizeof(double),
+           sizeof *a->step / sizeof(double));
+    c->variant = step == 2;
     c->prepare = prepare_adamw;
-    LABEL("adamw n %lld copy %s decay %g eps %g", (long long)a->n,
-          copy ? case_weight_name(a->copy_dtype) : "none", a->weight_decay, a->eps);
+    LABEL("adamw n %lld copy %s decay %g eps %g %s", (long long)a->n,
+          copy ? case_weight_name(a->copy_dtype) : "none", a->weight_decay, a->eps,
+          step == 0   ? ""
+          : step == 1 ? "step on the device"
+                      : "step not taken");
+    return true;
+}
+
+/* A norm of 3, 0, one that is not a number, and a sum that is infinite. */
+static ndm_status prepare_clip(ndm_case *c)
+{
+    const ndm_clip_args *a = &c->args.clip;
+    double *sums = (double *)a->sums;
+
+    sums[0] = c->variant == 1 ? 0.0 : c->variant == 2 ? NAN : 9.0;
+    if (c->variant == 3)
+        sums[a->n - 1] = INFINITY;
+    return NDM_OK;
+}
+
+bool ndm_case_get_clip(int64_t i, ndm_case *c)
+{
+    enum { NUMBERS = sizeof(ndm_step_numbers) / sizeof(double) };
+    static const double most[] = {0.0, 1.0, 5.0};
+    ndm_clip_args *a = &c->args.clip;
+    int64_t content = case_option(&i, 4), limit = case_option(&i, 3), largest = case_option(&i, 2);
+
+    if (i >= 2)
+        return false;
+    *a = (ndm_clip_args){.n = 1 + 2 * i, .max_norm = most[limit]};
+    IN(clip, sums, NDM_F64, 1, a->n, a->n);
+    if (largest)
+        case_range(IN(clip, largest, NDM_F64, 1, 1, 1), 0.0, 4.0);
+    OUT(clip, step, NDM_F64, 1, NUMBERS, NUMBERS);
+    c->variant = (int)content;
+    c->prepare = prepare_clip;
+    LABEL("clip of %lld sums to %g, %s, content %lld", (long long)a->n, a->max_norm,
+          largest ? "largest" : "root of squares", (long long)content);
     return true;
 }
 

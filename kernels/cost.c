@@ -339,6 +339,7 @@ static ndm_sim_phase enter_phase(ndm_sim_phase now, int op)
     case NDM_OP_norm_backward:
         return NDM_SIM_BACKWARD;
     case NDM_OP_sumsq:
+    case NDM_OP_clip:
     case NDM_OP_adamw:
         return NDM_SIM_OPTIMIZER;
     default:

@@ -3,6 +3,12 @@
 #include "kernels/fast.h"
 #include "kernels/simd.h"
 
+/* A few numbers. */
+ndm_status NDM_FAST(clip)(const void *args)
+{
+    return ndm_kernels_call_ref(NDM_OP_clip, args);
+}
+
 /* The step's coefficients, rounded once. */
 typedef struct coefficients {
     float clip, keep, beta1, beta2, rest1, rest2, rate, over_root_bias2, eps;
@@ -24,10 +30,9 @@ SIMD void step_lanes(const ndm_adamw_args *a, const coefficients *c, int64_t i, 
         vf_store_as(a->copy, a->copy_dtype, i, w, lanes);
 }
 
-ndm_status NDM_FAST(adamw)(const void *args)
+static coefficients coefficients_of(const ndm_adamw_args *a)
 {
-    const ndm_adamw_args *a = args;
-    const coefficients c = {
+    return (coefficients){
         .clip = (float)a->grad_scale,
         .keep = (float)(1.0 - a->lr * a->weight_decay),
         .beta1 = (float)a->beta1,
@@ -38,14 +43,22 @@ ndm_status NDM_FAST(adamw)(const void *args)
         .over_root_bias2 = (float)(1.0 / sqrt(a->bias2)),
         .eps = (float)a->eps,
     };
-    int threads = ndm_fast_threads(a->n);
+}
 
+ndm_status NDM_FAST(adamw)(const void *args)
+{
+    ndm_adamw_args a = *(const ndm_adamw_args *)args;
+    int threads = ndm_fast_threads(a.n);
+
+    if (!ndm_adamw_take_step(&a))
+        return NDM_OK;
+    const coefficients c = coefficients_of(&a);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int part = 0; part < threads; part++) {
         int64_t first, end;
-        ndm_fast_part(a->n, VL, part, threads, &first, &end);
+        ndm_fast_part(a.n, VL, part, threads, &first, &end);
         for (int64_t i = first; i < end; i += VL)
-            step_lanes(a, &c, i, end - i < VL ? end - i : VL);
+            step_lanes(&a, &c, i, end - i < VL ? end - i : VL);
     }
     return NDM_OK;
 }

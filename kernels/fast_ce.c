@@ -83,21 +83,20 @@ ndm_status NDM_FAST(ce_merge)(const void *args)
     return ndm_kernels_call_ref(NDM_OP_ce_merge, args);
 }
 
-/* Columns first .. valid_width become (softmax - share) * grad_scale; the target's extra part is
- * taken off after. */
-static void row_gradient(const ndm_ce_apply_args *a, int64_t row)
+/* Columns first .. valid_width become (softmax - share) * scale; the target's extra part is taken
+ * off after. */
+static void row_gradient(const ndm_ce_apply_args *a, int64_t row, float scale)
 {
     float *x = ndm_fast_out(a->logits) + row * a->stride;
     const float *stats = a->stats + 4 * row;
     float share = a->label_smoothing / (float)a->vocabulary;
-    vf max = vf_set(stats[0]), over = vf_set(a->grad_scale / stats[1]),
-       off = vf_set(share * a->grad_scale);
+    vf max = vf_set(stats[0]), over = vf_set(scale / stats[1]), off = vf_set(share * scale);
     int64_t target = a->targets[row] - a->first, width = a->targets[row] < 0 ? 0 : a->valid_width;
 
     SIMD_FOR (j, lanes, width)
         vf_store_n(x + j, vf_exp(vf_load_n(x + j, lanes) - max) * over - off, lanes);
     if (width > 0 && target >= 0 && target < width)
-        x[target] -= (1.0f - a->label_smoothing) * a->grad_scale;
+        x[target] -= (1.0f - a->label_smoothing) * scale;
     memset(x + width, 0, (size_t)(a->width - width) * sizeof *x);
 }
 
@@ -127,15 +126,17 @@ ndm_status NDM_FAST(ce_apply)(const void *args)
 {
     const ndm_ce_apply_args *a = args;
     int threads = ndm_fast_threads(a->n * a->width / 2);
+    float scale;
 
     if (a->x_dtype != NDM_F32)
         return ndm_kernels_call_ref(NDM_OP_ce_apply, args);
+    scale = ndm_ce_scale(a);
     if (a->count_loss || a->loss_rows)
         add_losses(a);
     if (!a->grad)
         return NDM_OK;
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t i = 0; i < a->n; i++)
-        row_gradient(a, i);
+        row_gradient(a, i, scale);
     return NDM_OK;
 }

@@ -204,10 +204,28 @@ typedef struct ndm_ce_apply_args {
     const float *stats;
     int64_t n, width, valid_width, stride, first, vocabulary;
     float grad_scale, label_smoothing;
+    const int64_t *tokens; /* [1], the gradient is divided by it (0: is 0); NULL = 1 */
     bool grad, count_loss; /* count_loss: this tp rank adds to loss_sum (one of them does) */
     double *loss_sum;      /* [1] */
     float *loss_rows;      /* [N] */
 } ndm_ce_apply_args;
+
+/* What differs from step to step, in memory of the device: so the same launches do for all steps,
+ * and the host waits for none of it. */
+typedef struct ndm_step_numbers {
+    double lr, bias1, bias2; /* 1 - beta^step; the host sets these */
+    double grad_scale;       /* ndm_clip() sets it; NaN = the step is not taken */
+} ndm_step_numbers;
+
+/* step->grad_scale = min(1, max_norm / (norm + 1e-6)), or 1 with max_norm 0, where norm is the root
+ * of sums[0], or *largest. NaN where the norm or another of the sums is not finite. */
+typedef struct ndm_clip_args {
+    const double *sums; /* [n] */
+    int64_t n;
+    const double *largest; /* [1], or NULL */
+    double max_norm;
+    ndm_step_numbers *step; /* [1] */
+} ndm_clip_args;
 
 /* AdamW (Loshchilov and Hutter, 2019), as torch.optim.AdamW: w -= lr*wd*w; m, v; w -= lr * mhat /
  * (sqrt(vhat) + eps). g is multiplied by grad_scale first (clipping). eps 0 with v 0 gives no step.
@@ -218,7 +236,8 @@ typedef struct ndm_adamw_args {
     const float *g;
     int64_t n;
     double lr, beta1, beta2, eps, weight_decay, grad_scale;
-    double bias1, bias2; /* 1 - beta^step */
+    double bias1, bias2;          /* 1 - beta^step */
+    const ndm_step_numbers *step; /* [1], instead of lr, bias1, bias2 and grad_scale; or NULL */
     void *copy;
     ndm_dtype copy_dtype;
 } ndm_adamw_args;
@@ -317,6 +336,7 @@ typedef struct ndm_quantize_args {
     X(ce_merge, "merge of the statistics over tp")       \
     X(ce_apply, "loss and gradient of logits in place")  \
     X(adamw, "AdamW on a slice")                         \
+    X(clip, "clipping of gradients")                     \
     X(sumsq, "sum of squares in double")                 \
     X(cast, "change of type")                            \
     X(scale, "x *= a")                                   \

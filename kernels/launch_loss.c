@@ -81,11 +81,21 @@ ndm_status ndm_adamw(ndm_stream *stream, const ndm_adamw_args *args)
     POINTER("adamw", g);
     if (a.copy)
         WEIGHT("adamw", copy_dtype);
-    if (!(a.bias1 > 0.0 && a.bias2 > 0.0))
+    if (!a.step && !(a.bias1 > 0.0 && a.bias2 > 0.0))
         NDM_FAIL(NDM_ERR_USAGE,
                  "kernel adamw: bias1 %g and bias2 %g must be above 0 (steps count from 1)",
                  a.bias1, a.bias2);
     return LAUNCH(adamw);
+}
+
+ndm_status ndm_clip(ndm_stream *stream, const ndm_clip_args *args)
+{
+    ndm_clip_args a = *args;
+
+    COUNT("clip", n, 1);
+    POINTER("clip", sums);
+    POINTER("clip", step);
+    return LAUNCH(clip);
 }
 
 ndm_status ndm_sumsq(ndm_stream *stream, const ndm_sumsq_args *args)

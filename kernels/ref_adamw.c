@@ -25,9 +25,24 @@ static void step_one(const ndm_adamw_args *a, int64_t i)
 
 ndm_status ndm_ref_adamw(const void *args)
 {
-    const ndm_adamw_args *a = args;
+    ndm_adamw_args a = *(const ndm_adamw_args *)args;
 
-    for (int64_t i = 0; i < a->n; i++)
-        step_one(a, i);
+    if (!ndm_adamw_take_step(&a))
+        return NDM_OK;
+    for (int64_t i = 0; i < a.n; i++)
+        step_one(&a, i);
+    return NDM_OK;
+}
+
+ndm_status ndm_ref_clip(const void *args)
+{
+    const ndm_clip_args *a = args;
+    double norm = a->largest && !isnan(a->sums[0]) ? *a->largest : sqrt(a->sums[0]);
+    bool finite = isfinite(norm);
+
+    for (int64_t i = 1; i < a->n; i++)
+        finite = finite && isfinite(a->sums[i]);
+    double scale = a->max_norm > 0.0 ? fmin(1.0, a->max_norm / (norm + 1e-6)) : 1.0;
+    a->step->grad_scale = finite ? scale : NAN;
     return NDM_OK;
 }

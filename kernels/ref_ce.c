@@ -67,7 +67,7 @@ static double row_loss(const ndm_ce_apply_args *a, const float *stats)
     return smoothing == 0.0 ? loss : loss - smoothing / (double)a->vocabulary * stats[3];
 }
 
-static void row_gradient(const ndm_ce_apply_args *a, int64_t row)
+static void row_gradient(const ndm_ce_apply_args *a, int64_t row, float scale)
 {
     ref_row x = ref_row_of(a->logits, a->x_dtype, row * a->stride);
     const float *stats = a->stats + 4 * row;
@@ -80,13 +80,14 @@ static void row_gradient(const ndm_ce_apply_args *a, int64_t row)
         }
         double probability = exp(ref_get(x, j) - (double)stats[0]) / stats[1];
         double target = share + (a->first + j == a->targets[row] ? 1.0 - smoothing : 0.0);
-        ref_put(x, j, (probability - target) * a->grad_scale);
+        ref_put(x, j, (probability - target) * scale);
     }
 }
 
 ndm_status ndm_ref_ce_apply(const void *args)
 {
     const ndm_ce_apply_args *a = args;
+    float scale = ndm_ce_scale(a);
     double sum = 0.0;
 
     for (int64_t i = 0; i < a->n; i++) {
@@ -95,7 +96,7 @@ ndm_status ndm_ref_ce_apply(const void *args)
         if (a->loss_rows)
             a->loss_rows[i] = (float)loss;
         if (a->grad)
-            row_gradient(a, i);
+            row_gradient(a, i, scale);
     }
     if (a->count_loss)
         *a->loss_sum += sum;

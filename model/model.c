@@ -273,14 +273,25 @@ static ndm_status backward(ndm_model *m)
     return finish_visit(m, embed.block->unit);
 }
 
+static ndm_status train_fed(ndm_model *m, double grad_scale, const int64_t *tokens)
+{
+    m->grad_scale = grad_scale;
+    m->tokens = tokens;
+    count_visits(m);
+    NDM_TRY(forward(m, true));
+    NDM_TRY(head(m, true));
+    return backward(m);
+}
+
+ndm_status ndm_model_train_fed(ndm_model *model, const int64_t *tokens)
+{
+    return train_fed(model, 1.0, tokens);
+}
+
 ndm_status ndm_model_train_agreed(ndm_model *model, const ndm_batch *batch, double grad_scale)
 {
-    model->grad_scale = grad_scale;
-    count_visits(model);
     NDM_TRY(ndm_model_feed(model, batch));
-    NDM_TRY(forward(model, true));
-    NDM_TRY(head(model, true));
-    return backward(model);
+    return train_fed(model, grad_scale, NULL);
 }
 
 ndm_status ndm_model_evaluate_agreed(ndm_model *model, const ndm_batch *batch)

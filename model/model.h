@@ -147,6 +147,7 @@ struct ndm_model {
     const void *stream; /* the residual stream so far, and whether `branch` must be added to it */
     bool pending;
     double grad_scale;
+    const int64_t *tokens; /* device, [1]: what gradients are divided by as well; NULL = 1 */
 };
 
 /* What an op needs to know while it runs. */
@@ -284,6 +285,9 @@ NDM_MUST_USE ndm_status ndm_model_feed(ndm_model *model, const ndm_batch *batch)
  * agreed on, as a trainer does once for all micro-batches of a step. */
 NDM_MUST_USE ndm_status ndm_model_train_agreed(ndm_model *model, const ndm_batch *batch,
                                                double grad_scale);
+/* The same of the batch that was fed last. `tokens`, in device memory: what gradients are divided
+ * by. */
+NDM_MUST_USE ndm_status ndm_model_train_fed(ndm_model *model, const int64_t *tokens);
 NDM_MUST_USE ndm_status ndm_model_evaluate_agreed(ndm_model *model, const ndm_batch *batch);
 
 /* rope.c: tables of the config's positions. */

@@ -122,6 +122,7 @@ static ndm_status chunk_loss(const ndm_run *run, int64_t row, int64_t rows, bool
         .first = s->vocab_first,
         .vocabulary = m->config.vocab,
         .grad_scale = (float)m->grad_scale,
+        .tokens = m->tokens,
         .label_smoothing = (float)m->options.label_smoothing,
         .grad = grad,
         .count_loss = ndm_context_coord(m->context, NDM_TP) == 0,

@@ -236,6 +236,22 @@ NDM_MUST_USE ndm_status ndm_unit_write_host(const ndm_unit *unit, const float *s
 /* A moment's array, [slice], device memory. */
 float *ndm_optimizer_moment(const ndm_optimizer *optimizer, int64_t unit, ndm_moment moment);
 
+/* ndm_optimizer_step() in its parts, for a trainer that has more to launch before it waits. First,
+ * what differs from step to step goes to the device. */
+NDM_MUST_USE ndm_status ndm_optimizer_prepare(ndm_optimizer *optimizer,
+                                              const ndm_step_options *options);
+/* Everything up to the new weights: launches that are the same in every step. `sums` lie where
+ * `from` copies from. */
+NDM_MUST_USE ndm_status ndm_optimizer_launch(ndm_optimizer *optimizer,
+                                             const ndm_step_options *options, const double *sums,
+                                             int64_t n_sums, ndm_copy_kind from);
+/* What was measured, to the host: valid once the compute stream was synchronized. */
+NDM_MUST_USE ndm_status ndm_optimizer_fetch(ndm_optimizer *optimizer);
+/* After that: sums and norm; NDM_ERR_NONFINITE if the step was not taken, else it counts. */
+NDM_MUST_USE ndm_status ndm_optimizer_conclude(ndm_optimizer *optimizer,
+                                               const ndm_step_options *options, double *sums,
+                                               int64_t n_sums, double *norm);
+
 /* ---- walking the strategies (strategies/engine.c) ----------------------------------------- */
 
 /* Around the use of a unit by a model; `next` (or NULL) is the unit that will be used after it, and

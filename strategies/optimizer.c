@@ -3,7 +3,8 @@
  *
  * One message a step: the squares of this rank's counted segments and the caller's sums go through
  * one all-reduce of doubles over the world, and every rank decides from the same bits. The infinity
- * norm takes a second one, since it is no sum. */
+ * norm takes a second one, since it is no sum. All of it is launched without waiting: the device
+ * finds the factor of clipping, and takes no step where a sum is not finite. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -16,7 +17,9 @@ struct ndm_optimizer {
     ndm_unit **units; /* [n_units], borrowed */
     int64_t n_units;
     float **exp_avg, **exp_avg_sq; /* [n_units] of [slice] */
-    double *sums; /* device, [DOUBLES]: squares, the caller's, and the largest element */
+    double *sums;            /* device, [DOUBLES]: squares, the caller's, and the largest element */
+    double fetched[DOUBLES]; /* the same */
+    ndm_step_numbers *step;  /* device, [1] */
     int64_t steps;
 };
 
@@ -49,6 +52,9 @@ static ndm_status build(ndm_optimizer *o, ndm_unit *const *units)
     NDM_TRY(ndm_device_alloc(o->context->device, DOUBLES * (int64_t)sizeof(double),
                              NDM_MEMORY_OPTIMIZER, &memory));
     o->sums = memory;
+    NDM_TRY(ndm_device_alloc(o->context->device, (int64_t)sizeof *o->step, NDM_MEMORY_OPTIMIZER,
+                             &memory));
+    o->step = memory;
     return NDM_OK;
 }
 
@@ -84,6 +90,7 @@ void ndm_optimizer_destroy(ndm_optimizer *o)
             ndm_device_free(o->context->device, o->exp_avg_sq[i]);
     }
     ndm_device_free(o->context->device, o->sums);
+    ndm_device_free(o->context->device, o->step);
     free(o->exp_avg);
     free(o->exp_avg_sq);
     free(o->units);
@@ -130,31 +137,20 @@ static ndm_status measure_unit(ndm_optimizer *o, const ndm_unit *u, ndm_grad_nor
 
 /* all-reduce over the world of 1 + n_sums doubles, and of one more for the infinity norm. A largest
  * element that is not a number has such squares too: the sum says so, which a maximum may not. */
-static ndm_status reduce_over_world(ndm_optimizer *o, double *sums, int64_t n_sums,
-                                    ndm_grad_norm norm, double *measured)
+static ndm_status reduce_over_world(ndm_optimizer *o, int64_t n_sums, ndm_grad_norm norm)
 {
     ndm_context *c = o->context;
-    double host[DOUBLES] = {0};
     ndm_comm *world;
 
     NDM_TRY(ndm_context_comm(c, NDM_AXES_ALL, &world));
-    for (int64_t i = 0; i < n_sums; i++)
-        host[1 + i] = sums[i];
-    NDM_TRY(ndm_copy(c->compute, o->sums, host, (int64_t)sizeof host, NDM_HOST_TO_DEVICE));
     for (int64_t i = 0; i < o->n_units; i++)
         NDM_TRY(ndm_stream_wait(c->compute, o->units[i]->reduce_done));
     for (int64_t i = 0; i < o->n_units; i++)
         NDM_TRY(measure_unit(o, o->units[i], norm));
     NDM_TRY(ndm_all_reduce(world, o->sums, 1 + n_sums, NDM_F64, NDM_SUM, c->compute));
-    if (norm == NDM_GRAD_NORM_INF)
-        NDM_TRY(ndm_all_reduce(world, o->sums + LARGEST, 1, NDM_F64, NDM_MAX, c->compute));
-    NDM_TRY(ndm_copy(c->compute, host, o->sums, (int64_t)sizeof host, NDM_DEVICE_TO_HOST));
-    NDM_TRY(ndm_stream_synchronize(c->compute));
-    for (int64_t i = 0; i < n_sums; i++)
-        sums[i] = host[1 + i];
-    bool largest = norm == NDM_GRAD_NORM_INF && !isnan(host[SQUARES]);
-    *measured = largest ? host[LARGEST] : sqrt(host[SQUARES]);
-    return NDM_OK;
+    return norm == NDM_GRAD_NORM_INF
+               ? ndm_all_reduce(world, o->sums + LARGEST, 1, NDM_F64, NDM_MAX, c->compute)
+               : NDM_OK;
 }
 
 static ndm_status check_finite(double norm, const double *sums, int64_t n_sums)
@@ -167,11 +163,9 @@ static ndm_status check_finite(double norm, const double *sums, int64_t n_sums)
     return NDM_OK;
 }
 
-static ndm_status update(ndm_optimizer *o, int64_t i, const ndm_step_options *opt,
-                         double grad_scale)
+static ndm_status update(ndm_optimizer *o, int64_t i, const ndm_step_options *opt)
 {
     ndm_unit *u = o->units[i];
-    double step = (double)(o->steps + 1);
 
     for (int64_t j = 0; j < u->n_segments; j++) {
         int64_t at = u->segments[j].start;
@@ -181,14 +175,11 @@ static ndm_status update(ndm_optimizer *o, int64_t i, const ndm_step_options *op
             .v = o->exp_avg_sq[i] + at,
             .g = u->grad_slice + at,
             .n = u->segments[j].count,
-            .lr = opt->lr,
             .beta1 = opt->beta1,
             .beta2 = opt->beta2,
             .eps = opt->eps,
             .weight_decay = u->segments[j].decay ? opt->weight_decay : 0.0,
-            .grad_scale = grad_scale,
-            .bias1 = 1.0 - pow(opt->beta1, step),
-            .bias2 = 1.0 - pow(opt->beta2, step),
+            .step = o->step,
         };
         NDM_TRY(ndm_adamw(o->context->compute, &args));
     }
@@ -196,32 +187,70 @@ static ndm_status update(ndm_optimizer *o, int64_t i, const ndm_step_options *op
     return ndm_unit_changed(u);
 }
 
-/* A caller that skips the step starts the next one with clean gradients. */
-static void drop_grads(ndm_optimizer *o)
+ndm_status ndm_optimizer_prepare(ndm_optimizer *o, const ndm_step_options *options)
 {
+    double step = (double)(o->steps + 1);
+    ndm_step_numbers numbers = {.lr = options->lr,
+                                .bias1 = 1.0 - pow(options->beta1, step),
+                                .bias2 = 1.0 - pow(options->beta2, step)};
+
+    return ndm_copy(o->context->compute, o->step, &numbers, (int64_t)sizeof numbers,
+                    NDM_HOST_TO_DEVICE);
+}
+
+ndm_status ndm_optimizer_launch(ndm_optimizer *o, const ndm_step_options *options,
+                                const double *sums, int64_t n_sums, ndm_copy_kind from)
+{
+    ndm_stream *stream = o->context->compute;
+
+    if (n_sums < 0 || n_sums > SUMS_MAX)
+        NDM_FAIL(NDM_ERR_USAGE, "%lld sums; at most %d travel with a step", (long long)n_sums,
+                 SUMS_MAX);
+    NDM_TRY(check_reduced(o));
+    NDM_TRY(ndm_zero(stream, o->sums, DOUBLES * (int64_t)sizeof(double)));
+    if (n_sums > 0)
+        NDM_TRY(ndm_copy(stream, o->sums + 1, sums, n_sums * (int64_t)sizeof(double), from));
+    NDM_TRY(reduce_over_world(o, n_sums, options->grad_norm));
+    NDM_TRY(ndm_clip(stream, &(ndm_clip_args){.sums = o->sums,
+                                              .n = 1 + n_sums,
+                                              .largest = options->grad_norm == NDM_GRAD_NORM_INF
+                                                             ? o->sums + LARGEST
+                                                             : NULL,
+                                              .max_norm = options->grad_clip,
+                                              .step = o->step}));
     for (int64_t i = 0; i < o->n_units; i++)
-        o->units[i]->grads_reduced = false;
+        NDM_TRY(update(o, i, options));
+    return NDM_OK;
+}
+
+ndm_status ndm_optimizer_fetch(ndm_optimizer *o)
+{
+    return ndm_copy(o->context->compute, o->fetched, o->sums, DOUBLES * (int64_t)sizeof(double),
+                    NDM_DEVICE_TO_HOST);
+}
+
+ndm_status ndm_optimizer_conclude(ndm_optimizer *o, const ndm_step_options *options, double *sums,
+                                  int64_t n_sums, double *norm)
+{
+    const double *got = o->fetched;
+    bool largest = options->grad_norm == NDM_GRAD_NORM_INF && !isnan(got[SQUARES]);
+
+    for (int64_t i = 0; i < n_sums; i++)
+        sums[i] = got[1 + i];
+    *norm = largest ? got[LARGEST] : sqrt(got[SQUARES]);
+    NDM_TRY(check_finite(*norm, sums, n_sums));
+    o->steps++;
+    return ndm_engine_step_end(o->context, o->units, o->n_units, o->steps);
 }
 
 ndm_status ndm_optimizer_step(ndm_optimizer *optimizer, const ndm_step_options *options,
                               double *sums, int64_t n_sums, double *norm)
 {
-    if (n_sums < 0 || n_sums > SUMS_MAX)
-        NDM_FAIL(NDM_ERR_USAGE, "%lld sums; at most %d travel with a step", (long long)n_sums,
-                 SUMS_MAX);
-    NDM_TRY(check_reduced(optimizer));
-    NDM_TRY(reduce_over_world(optimizer, sums, n_sums, options->grad_norm, norm));
-    ndm_status status = check_finite(*norm, sums, n_sums);
-    if (status != NDM_OK) {
-        drop_grads(optimizer);
-        return status;
-    }
-    double scale = options->grad_clip > 0.0 ? fmin(1.0, options->grad_clip / (*norm + 1e-6)) : 1.0;
-    for (int64_t i = 0; i < optimizer->n_units; i++)
-        NDM_TRY(update(optimizer, i, options, scale));
-    optimizer->steps++;
-    return ndm_engine_step_end(optimizer->context, optimizer->units, optimizer->n_units,
-                               optimizer->steps);
+    NDM_TRY(ndm_optimizer_prepare(optimizer, options));
+    NDM_TRY(ndm_optimizer_launch(optimizer, options, sums, n_sums, NDM_HOST_TO_DEVICE));
+    NDM_TRY(ndm_optimizer_fetch(optimizer));
+    NDM_TRY(ndm_stream_synchronize(optimizer->context->compute));
+    return ndm_optimizer_conclude(optimizer, options, sums, n_sums, norm);
 }
 
 float *ndm_optimizer_moment(const ndm_optimizer *o, int64_t unit, ndm_moment moment)

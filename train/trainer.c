@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An optimizer step: count the valid tokens of the world, run the micro-batches with that one
- * scale, then norm, clip and AdamW. */
+ * scale, then norm, clip and AdamW. All of it is launched before the host waits, once, for what it
+ * reports: numbers on the way stay in memory of the device. */
 #include <signal.h>
 #include <stdlib.h>
 
@@ -9,7 +10,8 @@
 #include "train/schedule.h"
 #include "train/trainer.h"
 
-enum { FACTS = 3 }; /* worst over ranks: exposed ns, peak bytes, stop */
+/* Worst over ranks: exposed ns, peak bytes, stop; and the number of valid tokens of the step. */
+enum { EXPOSED, PEAK, STOP, FACTS, TOKENS = FACTS, NUMBERS };
 
 struct ndm_trainer {
     ndm_model *model;
@@ -17,7 +19,8 @@ struct ndm_trainer {
     ndm_trainer_options options;
     ndm_schedule schedule;
     ndm_optimizer *optimizer;
-    int64_t *facts; /* device, [FACTS]; the first also carries counts */
+    int64_t *numbers;     /* device, [NUMBERS] */
+    int64_t late_exposed; /* ns that became known at the end of the last step */
     int64_t tokens_total;
     ndm_status (*before_update)(void *user); /* NULL = none */
     void *before_update_user;
@@ -43,9 +46,9 @@ static ndm_status build(ndm_trainer *t)
                                  o->min_lr_ratio, o->warmup, o->steps};
     NDM_TRY(check_options(t));
     NDM_TRY(ndm_optimizer_create(t->context, units, n_units, &t->optimizer));
-    NDM_TRY(ndm_device_alloc(t->context->device, FACTS * (int64_t)sizeof(int64_t),
+    NDM_TRY(ndm_device_alloc(t->context->device, NUMBERS * (int64_t)sizeof(int64_t),
                              NDM_MEMORY_WORKSPACE, &memory));
-    t->facts = memory;
+    t->numbers = memory;
     return NDM_OK;
 }
 
@@ -73,7 +76,7 @@ void ndm_trainer_destroy(ndm_trainer *trainer)
     if (!trainer)
         return;
     ndm_optimizer_destroy(trainer->optimizer);
-    ndm_device_free(trainer->context->device, trainer->facts);
+    ndm_device_free(trainer->context->device, trainer->numbers);
     free(trainer);
 }
 
@@ -119,19 +122,17 @@ void ndm_trainer_before_update(ndm_trainer *trainer, ndm_status (*call)(void *us
     trainer->before_update_user = user;
 }
 
-/* values, [n]: their reduction over the group, on all ranks. */
-static ndm_status reduce_host(ndm_trainer *t, ndm_axis_set axes, ndm_reduce_op op, int64_t *values,
-                              int64_t n)
+/* Their reduction over the group, on all ranks, from t->numbers[first] on. */
+static ndm_status reduce(ndm_trainer *t, ndm_axis_set axes, ndm_reduce_op op, const int64_t *values,
+                         int64_t first, int64_t n)
 {
     ndm_stream *stream = t->context->compute;
-    int64_t bytes = n * (int64_t)sizeof *values;
     ndm_comm *comm;
 
     NDM_TRY(ndm_context_comm(t->context, axes, &comm));
-    NDM_TRY(ndm_copy(stream, t->facts, values, bytes, NDM_HOST_TO_DEVICE));
-    NDM_TRY(ndm_all_reduce(comm, t->facts, n, NDM_I64, op, stream));
-    NDM_TRY(ndm_copy(stream, values, t->facts, bytes, NDM_DEVICE_TO_HOST));
-    return ndm_stream_synchronize(stream);
+    NDM_TRY(ndm_copy(stream, t->numbers + first, values, n * (int64_t)sizeof *values,
+                     NDM_HOST_TO_DEVICE));
+    return ndm_all_reduce(comm, t->numbers + first, n, NDM_I64, op, stream);
 }
 
 static int64_t count_valid(const ndm_trainer *t, const ndm_batch *batch)
@@ -153,59 +154,85 @@ ndm_batch ndm_trainer_micro_batch(const ndm_trainer *t, const ndm_batch *batch, 
                        batch->first ? batch->first + at : NULL};
 }
 
-static ndm_status run_micro_batches(ndm_trainer *t, const ndm_batch *batch, int64_t tokens)
+static ndm_status run_micro_batches(ndm_trainer *t, const ndm_batch *batch)
 {
-    double scale = tokens > 0 ? 1.0 / (double)tokens : 0.0;
-
     for (int64_t i = 0; i < t->options.grad_accum; i++) {
         ndm_batch micro = ndm_trainer_micro_batch(t, batch, i);
         ndm_context_micro_batch(t->context, i, t->options.grad_accum);
-        NDM_TRY(ndm_model_train_agreed(t->model, &micro, scale));
+        NDM_TRY(ndm_model_feed(t->model, &micro));
+        NDM_TRY(ndm_model_train_fed(t->model, t->numbers + TOKENS));
     }
     return NDM_OK;
 }
 
-/* What is reported is the worst over ranks; a wish to stop is everybody's. */
-static ndm_status finish(ndm_trainer *t, int64_t start_ns, int64_t waited_ns,
-                         ndm_step_result *result)
+static ndm_status update(ndm_trainer *t, const ndm_step_options *options)
 {
-    int64_t facts[FACTS] = {ndm_stream_waited_ns(t->context->compute) - waited_ns,
-                            ndm_device_memory(t->context->device).peak_total_bytes, t->stop};
+    double *loss = t->model->loss;
 
-    NDM_TRY(reduce_host(t, NDM_AXES_ALL, NDM_MAX, facts, FACTS));
-    result->comm_exposed_ms = (double)facts[0] * 1e-6;
-    result->mem_peak_bytes = facts[1];
-    result->stop = facts[2] != 0;
-    result->step_ms = (double)(ndm_clock_ns() - start_ns) * 1e-6;
+    NDM_TRY(ndm_optimizer_prepare(t->optimizer, options));
+    NDM_TRY(ndm_optimizer_launch(t->optimizer, options, loss, 1, NDM_DEVICE_TO_DEVICE));
+    return ndm_zero(t->context->compute, loss, (int64_t)sizeof *loss);
+}
+
+/* What is reported is the worst over ranks; a wish to stop is everybody's. Where streams are the
+ * device's, it tells how long one stood waiting when the host waits: the next step reports it. */
+static ndm_status fetch(ndm_trainer *t, int64_t waited_ns, int64_t numbers[NUMBERS])
+{
+    ndm_stream *stream = t->context->compute;
+    int64_t now = ndm_stream_waited_ns(stream);
+    const int64_t facts[FACTS] = {
+        [EXPOSED] = now - waited_ns + t->late_exposed,
+        [PEAK] = ndm_device_memory(t->context->device).peak_total_bytes,
+        [STOP] = t->stop,
+    };
+
+    NDM_TRY(reduce(t, NDM_AXES_ALL, NDM_MAX, facts, 0, FACTS));
+    NDM_TRY(ndm_copy(stream, numbers, t->numbers, NUMBERS * (int64_t)sizeof *numbers,
+                     NDM_DEVICE_TO_HOST));
+    NDM_TRY(ndm_optimizer_fetch(t->optimizer));
+    NDM_TRY(ndm_stream_synchronize(stream));
+    t->late_exposed = ndm_stream_waited_ns(stream) - now;
     return NDM_OK;
+}
+
+static void report(ndm_trainer *t, const int64_t numbers[NUMBERS], double loss,
+                   ndm_step_result *result)
+{
+    int64_t tokens = numbers[TOKENS];
+
+    t->tokens_total += tokens;
+    result->step = ndm_trainer_steps(t);
+    result->loss = tokens > 0 ? loss / (double)tokens : 0.0;
+    result->tokens = tokens;
+    result->tokens_total = t->tokens_total;
+    result->comm_exposed_ms = (double)numbers[EXPOSED] * 1e-6;
+    result->mem_peak_bytes = numbers[PEAK];
+    result->stop = numbers[STOP] != 0;
 }
 
 ndm_status ndm_trainer_step(ndm_trainer *trainer, const ndm_batch *batch, ndm_step_result *result)
 {
     ndm_trainer *t = trainer;
-    int64_t start = ndm_clock_ns(), waited = ndm_stream_waited_ns(t->context->compute),
-            step = ndm_trainer_steps(t) + 1;
-    int64_t sequences = ndm_model_get_options(t->model)->micro_batch * t->options.grad_accum,
-            tokens;
+    int64_t start = ndm_clock_ns(), waited = ndm_stream_waited_ns(t->context->compute);
+    int64_t sequences = ndm_model_get_options(t->model)->micro_batch * t->options.grad_accum;
     ndm_step_options optimizer = t->options.optimizer;
+    int64_t numbers[NUMBERS], tokens;
     double loss;
 
     NDM_TRY(ndm_context_agree(t->context, ndm_model_check_batch(t->model, batch, sequences)));
     tokens = count_valid(t, batch);
-    NDM_TRY(reduce_host(t, NDM_AXES_DP, NDM_SUM, &tokens, 1));
-    NDM_TRY(run_micro_batches(t, batch, tokens));
-    NDM_TRY(ndm_model_take_loss(t->model, &loss));
+    NDM_TRY(reduce(t, NDM_AXES_DP, NDM_SUM, &tokens, TOKENS, 1));
+    NDM_TRY(run_micro_batches(t, batch));
     if (t->before_update)
         NDM_TRY(t->before_update(t->before_update_user));
-    optimizer.lr = ndm_schedule_lr(&t->schedule, step);
-    NDM_TRY(ndm_optimizer_step(t->optimizer, &optimizer, &loss, 1, &result->grad_norm));
-    t->tokens_total += tokens;
-    result->step = step;
-    result->loss = tokens > 0 ? loss / (double)tokens : 0.0;
+    optimizer.lr = ndm_schedule_lr(&t->schedule, ndm_trainer_steps(t) + 1);
+    NDM_TRY(update(t, &optimizer));
+    NDM_TRY(fetch(t, waited, numbers));
+    NDM_TRY(ndm_optimizer_conclude(t->optimizer, &optimizer, &loss, 1, &result->grad_norm));
+    report(t, numbers, loss, result);
     result->lr = optimizer.lr;
-    result->tokens = tokens;
-    result->tokens_total = t->tokens_total;
-    return finish(t, start, waited, result);
+    result->step_ms = (double)(ndm_clock_ns() - start) * 1e-6;
+    return NDM_OK;
 }
 
 ndm_status ndm_trainer_evaluate(ndm_trainer *trainer, const ndm_batch *batch, double *loss_sum,
@@ -216,7 +243,9 @@ ndm_status ndm_trainer_evaluate(ndm_trainer *trainer, const ndm_batch *batch, do
 
     NDM_TRY(ndm_context_agree(t->context, ndm_model_check_batch(t->model, batch, sequences)));
     *tokens = count_valid(t, batch);
-    NDM_TRY(reduce_host(t, NDM_AXES_DP, NDM_SUM, tokens, 1));
+    NDM_TRY(reduce(t, NDM_AXES_DP, NDM_SUM, tokens, TOKENS, 1));
+    NDM_TRY(ndm_copy(t->context->compute, tokens, t->numbers + TOKENS, (int64_t)sizeof *tokens,
+                     NDM_DEVICE_TO_HOST));
     NDM_TRY(ndm_model_evaluate_agreed(t->model, batch));
     NDM_TRY(ndm_model_take_loss(t->model, loss_sum));
     return ndm_context_sum(t->context, loss_sum);

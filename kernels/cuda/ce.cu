@@ -175,14 +175,22 @@ __global__ void __launch_bounds__(ROW_BLOCK) ce_losses(ndm_ce_apply_args a)
     *a.loss_sum += sum;
 }
 
+/* As ndm_ce_scale(). */
+static __device__ __forceinline__ float gradient_scale(const ndm_ce_apply_args &a)
+{
+    if (!a.tokens)
+        return a.grad_scale;
+    return *a.tokens > 0 ? (float)((double)a.grad_scale / (double)*a.tokens) : 0.0f;
+}
+
 template <class T>
 __global__ void __launch_bounds__(ROW_BLOCK) ce_gradient(ndm_ce_apply_args a, bool vector)
 {
     int64_t row = blockIdx.x, target = a.targets[row] - a.first;
     T *x = (T *)a.logits + row * a.stride;
-    float max = a.stats[4 * row], scale = a.grad_scale / a.stats[4 * row + 1];
-    float share = (float)((double)a.label_smoothing / (double)a.vocabulary) * a.grad_scale;
-    float hit = (1.0f - a.label_smoothing) * a.grad_scale;
+    float all = gradient_scale(a), max = a.stats[4 * row], scale = all / a.stats[4 * row + 1];
+    float share = (float)((double)a.label_smoothing / (double)a.vocabulary) * all;
+    float hit = (1.0f - a.label_smoothing) * all;
     bool ignored = a.targets[row] < 0;
 
     for_row<ROW_BLOCK>(a.width, threadIdx.x, [&](int64_t j, int count) {

@@ -116,18 +116,22 @@ static void *stream_main(void *arg)
 {
     uint32_t index = (uint32_t)(uintptr_t)arg;
     cuemu_ring *ring = &CUEMU_CONTROL->ring[index];
-    uint32_t random = CUEMU_CONTROL->seed * 2654435761u + index * 40503u;
+    uint32_t seed = CUEMU_CONTROL->seed, random = seed * 2654435761u + index * 40503u;
     cuemu_launch_init_thread();
     for (;;) {
         uint32_t head;
         while ((head = ring->head) == ring->tail)
             cuemu_futex_wait(&ring->head, head, 1000);
         const cuemu_record *r = &ring->slot[ring->tail % CUEMU_SLOTS];
+        if (CUEMU_CONTROL->seed != seed) {
+            seed = CUEMU_CONTROL->seed;
+            random = seed * 2654435761u + index * 40503u;
+        }
         random = random * 1664525u + 1013904223u;
         if (CUEMU_CONTROL->delay_us && random >> 30 == 0) /* one operation in four */
             usleep((random >> 8) % CUEMU_CONTROL->delay_us);
         if (!CUEMU_CONTROL->error)
-            execute(r, CUEMU_CONTROL->seed ? random >> 4 : 0);
+            execute(r, seed ? random >> 4 : 0);
         ring->tail++;
         cuemu_futex_wake(&ring->tail);
     }

@@ -170,3 +170,9 @@ void **__cudaRegisterFatBinary(void *binary)
             binary);
     abort();
 }
+
+void cuemu_reseed(uint32_t seed)
+{
+    cuemu_init();
+    CUEMU_CONTROL->seed = seed;
+}

@@ -25,7 +25,8 @@ struct CUevent_st {
 
 /* cuemu_host.c */
 long cuemu_env(const char *name, long otherwise);
-void cuemu_init(void); /* starts the device process, once */
+void cuemu_init(void);            /* starts the device process, once */
+void cuemu_reseed(uint32_t seed); /* from now on; for tests, which find it by its name */
 pid_t cuemu_device_pid(void);
 int cuemu_device_fd(void);
 cudaError_t cuemu_health(void); /* the sticky error, or that the device process has died */
