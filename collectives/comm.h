@@ -144,6 +144,7 @@ typedef struct ndm_comm_backend {
     ndm_status (*comms_init)(ndm_comms *comms, void **state);
     void (*comms_finish)(ndm_comms *comms, void *state);
     bool any_world; /* the mesh may have more ranks than the world */
+    bool launches;  /* run() only launches on the stream: a graph can hold it */
 } ndm_comm_backend;
 
 const ndm_comm_backend *const *ndm_comm_backend_list(void); /* NULL-terminated */

@@ -342,6 +342,7 @@ const ndm_comm_backend ndm_cuda_nccl = {
     .comm_init = comm_init,
     .comm_finish = comm_finish,
     .run = ndm_nccl_run,
+    .launches = true,
     .comms_init = comms_init,
     .comms_finish = comms_finish,
 };

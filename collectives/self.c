@@ -98,6 +98,7 @@ const ndm_comm_backend ndm_comm_backend_self = {
     .comm_init = comm_init,
     .comm_finish = comm_finish,
     .run = run,
+    .launches = true,
     .window_alloc = window_alloc,
     .window_free = window_free,
 };

@@ -382,3 +382,31 @@ ndm_status ndm_event_query(ndm_event *event, bool *done)
 {
     return event->device->ops->event_query(event, done);
 }
+
+bool ndm_device_has_graphs(const ndm_device *device)
+{
+    return device->ops->graph_begin != NULL;
+}
+
+ndm_status ndm_graph_begin(ndm_stream *stream)
+{
+    if (!ndm_device_has_graphs(stream->device))
+        NDM_FAIL(NDM_ERR_UNSUPPORTED, "device: %s has no graphs", stream->device->ops->name);
+    return stream->device->ops->graph_begin(stream);
+}
+
+ndm_status ndm_graph_end(ndm_stream *stream, ndm_graph **graph)
+{
+    return stream->device->ops->graph_end(stream, graph);
+}
+
+ndm_status ndm_graph_launch(ndm_graph *graph, ndm_stream *stream)
+{
+    return stream->device->ops->graph_launch(graph, stream);
+}
+
+void ndm_graph_destroy(ndm_device *device, ndm_graph *graph)
+{
+    if (graph)
+        device->ops->graph_destroy(graph);
+}

@@ -44,6 +44,8 @@ typedef struct ndm_memory_pool {
     int64_t largest_free_bytes;
 } ndm_memory_pool;
 
+typedef struct ndm_graph ndm_graph;
+
 typedef struct ndm_device_ops {
     const char *name;
     const char *summary;
@@ -73,6 +75,11 @@ typedef struct ndm_device_ops {
     ndm_status (*widen)(ndm_stream *stream, float *dst, const void *src, ndm_dtype dtype,
                         int64_t n);
     void (*pool)(const ndm_device *device, ndm_memory_pool *pool); /* NULL = it keeps none */
+    /* ndm_graph_begin() and its kin; NULL where work is launched piece by piece only. */
+    ndm_status (*graph_begin)(ndm_stream *stream);
+    ndm_status (*graph_end)(ndm_stream *stream, ndm_graph **graph);
+    ndm_status (*graph_launch)(ndm_graph *graph, ndm_stream *stream);
+    void (*graph_destroy)(ndm_graph *graph);
 } ndm_device_ops;
 
 /* Told of every kernel, copy and zero that a host world has run: op is -1 for the last two, and a
@@ -131,6 +138,17 @@ NDM_MODULE_API void ndm_device_account(ndm_device *device, ndm_memory_kind kind,
 const ndm_device_ops *const *ndm_device_list(void);
 
 NDM_MUST_USE ndm_status ndm_stream_launch(ndm_stream *stream, const ndm_launch *launch);
+
+/* From begin to end all streams of the device note what they are given instead of doing it;
+ * `stream` then launches it whole, as often as wanted, with the same arguments and memory. The host
+ * may not wait, nor copy from or to its own memory in between. The device is idle on begin.
+ * @retval NDM_ERR_UNSUPPORTED  begin: the device launches piece by piece; end: what was noted
+ * cannot be launched whole, the message says why; nothing of it was done */
+bool ndm_device_has_graphs(const ndm_device *device);
+NDM_MUST_USE ndm_status ndm_graph_begin(ndm_stream *stream);
+NDM_MUST_USE ndm_status ndm_graph_end(ndm_stream *stream, ndm_graph **graph);
+NDM_MUST_USE ndm_status ndm_graph_launch(ndm_graph *graph, ndm_stream *stream);
+void ndm_graph_destroy(ndm_device *device, ndm_graph *graph); /* NULL is fine */
 
 /* Host worlds: who is told of kernels from now on; NULL = nobody. */
 void ndm_device_observe(ndm_device *device, ndm_device_observer observer, void *user);

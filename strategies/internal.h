@@ -252,6 +252,9 @@ NDM_MUST_USE ndm_status ndm_optimizer_conclude(ndm_optimizer *optimizer,
                                                const ndm_step_options *options, double *sums,
                                                int64_t n_sums, double *norm);
 
+/* registry.c */
+bool ndm_strategy_is_built_in(const ndm_strategy *strategy);
+
 /* ---- walking the strategies (strategies/engine.c) ----------------------------------------- */
 
 /* Around the use of a unit by a model; `next` (or NULL) is the unit that will be used after it, and

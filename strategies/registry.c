@@ -15,6 +15,20 @@ static const ndm_strategy *registry[NDM_STRATEGIES_MAX] = {
 #undef NDM_STRATEGY
 };
 
+bool ndm_strategy_is_built_in(const ndm_strategy *strategy)
+{
+    static const ndm_strategy *const built_in[] = {
+#define NDM_STRATEGY(symbol) &symbol,
+#include "strategies/strategies.def"
+#undef NDM_STRATEGY
+    };
+
+    for (size_t i = 0; i < sizeof built_in / sizeof built_in[0]; i++)
+        if (built_in[i] == strategy)
+            return true;
+    return false;
+}
+
 const ndm_strategy *ndm_strategy_at(int64_t i)
 {
     return i >= 0 && i < NDM_STRATEGIES_MAX ? registry[i] : NULL;

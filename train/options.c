@@ -432,6 +432,13 @@ static const ndm_option options[] = {
      .initial = "auto",
      .help = "a thread that moves messages on while kernels run; auto: between nodes",
      .group = "Machine"},
+    {.name = "cuda-graphs",
+     .type = NDM_OPTION_ENUM,
+     .choices = "auto|on|off",
+     .initial = "auto",
+     .help =
+         "launch steps as one graph; auto: on cuda with one micro-batch and collectives by nccl",
+     .group = "Machine"},
     {.name = "bind",
      .type = NDM_OPTION_ENUM,
      .choices = "none|auto|cores",

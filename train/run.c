@@ -161,6 +161,7 @@ static ndm_status loop(ndm_training *r)
         ndm_batch batch = ndm_training_batch(r);
         NDM_TRY(ndm_context_agree(r->context, ndm_training_read_samples(r)));
         NDM_TRY(ndm_trainer_step(r->trainer, &batch, &r->last));
+        ndm_trainer_before_update(r->trainer, NULL, NULL);
         r->samples += ndm_data_global_batch(&r->split);
         NDM_TRY(ndm_context_agree(r->context, ndm_training_report_step(r)));
         NDM_TRY(ndm_training_save_if_due(r));

@@ -237,6 +237,7 @@ ndm_status ndm_setup_trainer(const ndm_options *o, ndm_model *model, ndm_trainer
 
     NDM_TRY(ndm_schedule_parse(ndm_option_string(o, "lr-schedule"), &kind));
     t.grad_accum = ndm_option_int64(o, "grad-accum");
+    t.graphs = (ndm_toggle)ndm_option_enum(o, "cuda-graphs");
     t.steps = ndm_option_int64(o, "steps");
     t.lr_schedule = (ndm_lr_schedule)kind;
     t.warmup = ndm_option_int64(o, "warmup");

@@ -8,6 +8,7 @@
 #include "core/clock.h"
 #include "model/model.h"
 #include "train/schedule.h"
+#include "train/step_graph.h"
 #include "train/trainer.h"
 
 /* Worst over ranks: exposed ns, peak bytes, stop; and the number of valid tokens of the step. */
@@ -25,6 +26,7 @@ struct ndm_trainer {
     ndm_status (*before_update)(void *user); /* NULL = none */
     void *before_update_user;
     volatile sig_atomic_t stop;
+    ndm_step_graph *graph;
 };
 
 static ndm_status check_options(const ndm_trainer *t)
@@ -49,7 +51,7 @@ static ndm_status build(ndm_trainer *t)
     NDM_TRY(ndm_device_alloc(t->context->device, NUMBERS * (int64_t)sizeof(int64_t),
                              NDM_MEMORY_WORKSPACE, &memory));
     t->numbers = memory;
-    return NDM_OK;
+    return ndm_step_graph_create(t->context, o->graphs, o->grad_accum, &t->graph);
 }
 
 ndm_status ndm_trainer_create(ndm_model *model, const ndm_trainer_options *options,
@@ -75,6 +77,7 @@ void ndm_trainer_destroy(ndm_trainer *trainer)
 {
     if (!trainer)
         return;
+    ndm_step_graph_destroy(trainer->graph);
     ndm_optimizer_destroy(trainer->optimizer);
     ndm_device_free(trainer->context->device, trainer->numbers);
     free(trainer);
@@ -154,24 +157,39 @@ ndm_batch ndm_trainer_micro_batch(const ndm_trainer *t, const ndm_batch *batch, 
                        batch->first ? batch->first + at : NULL};
 }
 
-static ndm_status run_micro_batches(ndm_trainer *t, const ndm_batch *batch)
+static ndm_status feed(ndm_trainer *t, const ndm_batch *batch, int64_t i)
 {
-    for (int64_t i = 0; i < t->options.grad_accum; i++) {
-        ndm_batch micro = ndm_trainer_micro_batch(t, batch, i);
-        ndm_context_micro_batch(t->context, i, t->options.grad_accum);
-        NDM_TRY(ndm_model_feed(t->model, &micro));
-        NDM_TRY(ndm_model_train_fed(t->model, t->numbers + TOKENS));
-    }
-    return NDM_OK;
+    ndm_batch micro = ndm_trainer_micro_batch(t, batch, i);
+
+    ndm_context_micro_batch(t->context, i, t->options.grad_accum);
+    return ndm_model_feed(t->model, &micro);
 }
 
-static ndm_status update(ndm_trainer *t, const ndm_step_options *options)
+/* What is launched for the micro-batch that was fed last, and the step to new weights after it. */
+static ndm_status launch(void *user)
 {
+    ndm_trainer *t = user;
     double *loss = t->model->loss;
 
-    NDM_TRY(ndm_optimizer_prepare(t->optimizer, options));
-    NDM_TRY(ndm_optimizer_launch(t->optimizer, options, loss, 1, NDM_DEVICE_TO_DEVICE));
+    NDM_TRY(ndm_model_train_fed(t->model, t->numbers + TOKENS));
+    if (t->before_update)
+        NDM_TRY(t->before_update(t->before_update_user));
+    NDM_TRY(
+        ndm_optimizer_launch(t->optimizer, &t->options.optimizer, loss, 1, NDM_DEVICE_TO_DEVICE));
     return ndm_zero(t->context->compute, loss, (int64_t)sizeof *loss);
+}
+
+static ndm_status run_micro_batches(ndm_trainer *t, const ndm_batch *batch)
+{
+    int64_t last = t->options.grad_accum - 1, n_units;
+    ndm_unit *const *units = ndm_model_units(t->model, &n_units);
+
+    for (int64_t i = 0; i < last; i++) {
+        NDM_TRY(feed(t, batch, i));
+        NDM_TRY(ndm_model_train_fed(t->model, t->numbers + TOKENS));
+    }
+    NDM_TRY(feed(t, batch, last));
+    return t->before_update ? launch(t) : ndm_step_graph_run(t->graph, launch, t, units, n_units);
 }
 
 /* What is reported is the worst over ranks; a wish to stop is everybody's. Where streams are the
@@ -222,11 +240,9 @@ ndm_status ndm_trainer_step(ndm_trainer *trainer, const ndm_batch *batch, ndm_st
     NDM_TRY(ndm_context_agree(t->context, ndm_model_check_batch(t->model, batch, sequences)));
     tokens = count_valid(t, batch);
     NDM_TRY(reduce(t, NDM_AXES_DP, NDM_SUM, &tokens, TOKENS, 1));
-    NDM_TRY(run_micro_batches(t, batch));
-    if (t->before_update)
-        NDM_TRY(t->before_update(t->before_update_user));
     optimizer.lr = ndm_schedule_lr(&t->schedule, ndm_trainer_steps(t) + 1);
-    NDM_TRY(update(t, &optimizer));
+    NDM_TRY(ndm_optimizer_prepare(t->optimizer, &optimizer));
+    NDM_TRY(run_micro_batches(t, batch));
     NDM_TRY(fetch(t, waited, numbers));
     NDM_TRY(ndm_optimizer_conclude(t->optimizer, &optimizer, &loss, 1, &result->grad_norm));
     report(t, numbers, loss, result);

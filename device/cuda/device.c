@@ -104,6 +104,7 @@ static void destroy(ndm_device *device)
     while (d->streams)
         ndm_cuda_stream_destroy(&d->streams->base);
     ndm_cuda_ring_finish(d);
+    ndm_cuda_graph_finish(d);
     ndm_cuda_pool_finish(d);
     free(d);
 }
@@ -136,4 +137,8 @@ const ndm_device_ops ndm_cuda_device = {
     .launch = ndm_cuda_stream_launch,
     .widen = ndm_cuda_widen,
     .pool = ndm_cuda_pool_stats,
+    .graph_begin = ndm_cuda_graph_begin,
+    .graph_end = ndm_cuda_graph_end,
+    .graph_launch = ndm_cuda_graph_launch,
+    .graph_destroy = ndm_cuda_graph_destroy,
 };

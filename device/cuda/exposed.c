@@ -22,7 +22,8 @@ static bool make(ndm_cuda_span *span)
 ndm_status ndm_cuda_exposed_begin(ndm_cuda_stream *stream, cudaEvent_t event, bool *timed)
 {
     *timed = false;
-    if (stream->base.kind != NDM_STREAM_COMPUTE || stream->n_spans == NDM_CUDA_SPANS)
+    if (stream->base.kind != NDM_STREAM_COMPUTE || stream->n_spans == NDM_CUDA_SPANS ||
+        ndm_cuda_of(stream->base.device)->capture)
         return NDM_OK;
     if (cudaEventQuery(event) != cudaErrorNotReady)
         return NDM_OK;

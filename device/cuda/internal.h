@@ -22,12 +22,14 @@ typedef struct ndm_cuda_stream {
     int64_t scratch_bytes;
     ndm_cuda_span *spans; /* [NDM_CUDA_SPANS], waits whose times have not been read */
     int n_spans;
+    cudaEvent_t joined; /* where graphs begin and end on another stream; NULL until then */
     struct ndm_cuda_stream *next;
 } ndm_cuda_stream;
 
 typedef struct ndm_cuda_event {
     ndm_event base; /* first */
     cudaEvent_t handle;
+    int64_t capture; /* that the last record was part of, or 0 */
 } ndm_cuda_event;
 
 /* ---- device memory: pool.c ----------------------------------------------------------------- */
@@ -38,6 +40,7 @@ typedef struct ndm_cuda_segment ndm_cuda_segment;
 typedef struct ndm_cuda_pool {
     ndm_cuda_segment *segments;
     int64_t pending;    /* blocks that the device may still use */
+    int64_t retired;    /* blocks given back that a graph uses */
     cudaEvent_t *spare; /* [n_spare], events to mark such blocks with */
     int64_t n_spare, spare_capacity;
     int64_t reserved_bytes, peak_reserved_bytes; /* of the device */
@@ -74,7 +77,11 @@ typedef struct ndm_cuda_dev {
     ndm_cuda_watch *watches;
     ndm_status failed; /* sticky: so is CUDA's own error */
     int64_t host_waits;
-    bool blocking; /* wait after every launch: finds the kernel that fails */
+    bool blocking;                /* wait after every launch: finds the kernel that fails */
+    int64_t capture, captures;    /* number of the one under way (0 = none), and of the last one */
+    const char *spoiled;          /* what its streams were given that no graph holds, or NULL */
+    int64_t graphs;               /* that there are */
+    cudaEvent_t fork, graph_done; /* the latter: after the last launch of a graph */
 } ndm_cuda_dev;
 
 static inline ndm_cuda_dev *ndm_cuda_of(const ndm_device *device)
@@ -90,6 +97,9 @@ ndm_status ndm_cuda_alloc(ndm_device *device, int64_t bytes, void **memory);
 void ndm_cuda_free(ndm_device *device, void *memory, int64_t bytes);
 void ndm_cuda_pool_finish(ndm_cuda_dev *device);
 void ndm_cuda_pool_stats(const ndm_device *device, ndm_memory_pool *stats);
+/* What lies in the pool now stays as it is until it is released: a graph's launches use it. */
+void ndm_cuda_pool_hold(ndm_cuda_dev *device);
+void ndm_cuda_pool_release(ndm_cuda_dev *device);
 
 ndm_status ndm_cuda_copy(ndm_stream *stream, void *dst, const void *src, int64_t bytes,
                          ndm_copy_kind kind);
@@ -108,6 +118,10 @@ NDM_MUST_USE ndm_status ndm_cuda_exposed_begin(ndm_cuda_stream *stream, cudaEven
 NDM_MUST_USE ndm_status ndm_cuda_exposed_end(ndm_cuda_stream *stream); /* if it is timed */
 void ndm_cuda_exposed_read(ndm_cuda_stream *stream); /* adds up; the stream is idle */
 void ndm_cuda_exposed_finish(ndm_cuda_stream *stream);
+
+/* graph.c: whether a capture is under way; then it is spoiled by `what`. */
+bool ndm_cuda_spoil(ndm_cuda_dev *device, const char *what);
+void ndm_cuda_graph_finish(ndm_cuda_dev *device);
 
 void ndm_cuda_blas_finish(ndm_cuda_stream *stream); /* blas.c: handles, workspace and scratch */
 

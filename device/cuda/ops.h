@@ -19,6 +19,10 @@ ndm_status ndm_cuda_event_record(ndm_event *event, ndm_stream *stream);
 ndm_status ndm_cuda_event_query(ndm_event *event, bool *done);
 ndm_status ndm_cuda_stream_launch(ndm_stream *stream, const ndm_launch *launch);
 ndm_status ndm_cuda_zero(ndm_stream *stream, void *memory, int64_t bytes);
+ndm_status ndm_cuda_graph_begin(ndm_stream *stream);
+ndm_status ndm_cuda_graph_end(ndm_stream *stream, ndm_graph **graph);
+ndm_status ndm_cuda_graph_launch(ndm_graph *graph, ndm_stream *stream);
+void ndm_cuda_graph_destroy(ndm_graph *graph);
 ndm_status ndm_cuda_widen(ndm_stream *stream, float *dst, const void *src, ndm_dtype dtype,
                           int64_t n);
 

@@ -21,7 +21,8 @@ struct ndm_cuda_block {
     char *memory;
     int64_t bytes;
     bool free;
-    int n_fences; /* > 0: given back, and not free yet */
+    bool held, retired; /* a graph uses it; and it was given back meanwhile */
+    int n_fences;       /* > 0: given back, and not free yet */
     cudaEvent_t fences[NDM_CUDA_STREAMS_MAX];
 };
 
@@ -233,6 +234,8 @@ static ndm_cuda_block *collect(ndm_cuda_dev *device, int64_t bytes, bool small)
     ndm_cuda_pool *pool = &device->pool;
     ndm_cuda_block *b = NULL;
 
+    if (device->capture)
+        return NULL; /* nothing can be waited for */
     if (pool->pending > 0) {
         for (ndm_cuda_stream *s = device->streams; s; s = s->next)
             if (ndm_cuda_wait_stream(device, s->handle, "memory that is given back") != NDM_OK)
@@ -284,6 +287,14 @@ static ndm_cuda_block *find(const ndm_cuda_pool *pool, const char *memory)
     return NULL;
 }
 
+static void give(ndm_cuda_dev *device, ndm_cuda_block *block)
+{
+    device->pool.used_bytes -= block->bytes;
+    fence_block(device, block);
+    if (block->n_fences == 0)
+        set_free(block);
+}
+
 void ndm_cuda_free(ndm_device *device, void *memory, int64_t bytes)
 {
     ndm_cuda_dev *d = ndm_cuda_of(device);
@@ -292,10 +303,41 @@ void ndm_cuda_free(ndm_device *device, void *memory, int64_t bytes)
     (void)bytes;
     if (!b)
         return;
-    d->pool.used_bytes -= b->bytes;
-    fence_block(d, b);
-    if (b->n_fences == 0)
-        set_free(b);
+    if (b->held || d->capture) {
+        b->retired = true;
+        d->pool.retired++;
+        return;
+    }
+    give(d, b);
+}
+
+void ndm_cuda_pool_hold(ndm_cuda_dev *device)
+{
+    for (ndm_cuda_segment *s = device->pool.segments; s; s = s->next)
+        for (ndm_cuda_block *b = s->first; b; b = b->next)
+            b->held = !b->free && b->n_fences == 0;
+}
+
+/* Blocks that become free may be joined with the next ones: those are looked at again. */
+static bool release_one(ndm_cuda_dev *device, ndm_cuda_segment *segment)
+{
+    for (ndm_cuda_block *b = segment->first; b; b = b->next) {
+        b->held = false;
+        if (!b->retired)
+            continue;
+        b->retired = false;
+        device->pool.retired--;
+        give(device, b);
+        return true;
+    }
+    return false;
+}
+
+void ndm_cuda_pool_release(ndm_cuda_dev *device)
+{
+    for (ndm_cuda_segment *s = device->pool.segments; s; s = s->next)
+        while (release_one(device, s))
+            ;
 }
 
 bool ndm_cuda_segment_of(const ndm_device *device, const void *memory, void **base, int64_t *bytes)

@@ -23,11 +23,15 @@ typedef struct ndm_trainer_options {
     ndm_lr_schedule lr_schedule; /**< default NDM_LR_CONSTANT */
     int64_t warmup;              /**< steps of linear warm-up; default 0 */
     double min_lr_ratio;         /**< last lr over lr, linear and cosine; default 0 */
+    /** Launch a step as one graph, from the third on; default auto: where the device has graphs and
+     * steps are alike, which takes one micro-batch and collectives that the device makes itself */
+    ndm_toggle graphs;
 } ndm_trainer_options;
 
-#define NDM_TRAINER_OPTIONS_INIT                                                          \
-    {                                                                                     \
-        sizeof(ndm_trainer_options), 1, 1, NDM_STEP_OPTIONS_INIT, NDM_LR_CONSTANT, 0, 0.0 \
+#define NDM_TRAINER_OPTIONS_INIT                                                           \
+    {                                                                                      \
+        sizeof(ndm_trainer_options), 1, 1, NDM_STEP_OPTIONS_INIT, NDM_LR_CONSTANT, 0, 0.0, \
+            NDM_TOGGLE_AUTO                                                                \
     }
 
 /** What a step gives, the same on all ranks but for times of this rank. */
@@ -44,7 +48,8 @@ typedef struct ndm_step_result {
     bool stop;              /**< some rank called ndm_trainer_request_stop() */
 } ndm_step_result;
 
-/** @retval NDM_ERR_CONFIG  an option is out of range. Collective over: world. The model must
+/** @retval NDM_ERR_CONFIG  an option is out of range. @retval NDM_ERR_UNSUPPORTED graphs are on and
+ * cannot be. Collective over: world. The model must
  * outlive the trainer. */
 NDM_API NDM_MUST_USE ndm_status ndm_trainer_create(ndm_model *model,
                                                    const ndm_trainer_options *options,

@@ -4,6 +4,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "core/module.h"
@@ -21,7 +22,7 @@ typedef int64_t (*waits_fn)(const ndm_device *device);
 
 typedef struct waits {
     waits_fn count;
-    int64_t before, steps, wrong;
+    int64_t before, steps, wrong, free_steps; /* free_steps: the first ones may wait as they like */
 } waits;
 
 static void opened(void *user, ndm_model *model)
@@ -36,10 +37,11 @@ static void stepped(void *user, ndm_model *model)
     waits *w = user;
     int64_t now = w->count(ndm_model_context(model)->device);
 
-    if (now - w->before != WAITS_OF_A_STEP)
+    if (w->steps >= w->free_steps && now - w->before != WAITS_OF_A_STEP) {
         fprintf(stderr, "step %lld: the host waited %lld times\n", (long long)w->steps,
                 (long long)(now - w->before));
-    w->wrong += now - w->before != WAITS_OF_A_STEP;
+        w->wrong++;
+    }
     w->before = now;
     w->steps++;
 }
@@ -56,34 +58,119 @@ static variant sharded(int64_t accum)
                      .sequence_parallel = true};
 }
 
-static void no_wait_on_the_way(void **state)
+/* Runs the first problem and counts. */
+static void count_waits(const variant *v, ndm_toggle graphs, int64_t free_steps, record *r)
 {
-    waits w = {0};
     char why[256] = "";
-    record r;
     union {
         const void *address;
         waits_fn call;
     } symbol = {ndm_module_symbol("cuda", "ndm_cuda_host_waits", why, sizeof why)};
+    waits w = {.count = symbol.call, .free_steps = free_steps};
+
+    check_all(symbol.address != NULL);
+    ok_all(run_variant(&problems[0], v,
+                       &(setup){.comm = MPI_COMM_WORLD,
+                                .device = "cuda",
+                                .graphs = graphs,
+                                .opened = opened,
+                                .stepped = stepped,
+                                .user = &w},
+                       r));
+    check_all(w.steps == STEPS && w.wrong == 0);
+}
+
+static void no_wait_on_the_way(void **state)
+{
+    variant once = sharded(1), thrice = sharded(3);
+    record r;
 
     (void)state;
-    check_all(symbol.address != NULL);
-    for (int64_t accum = 1; accum <= 3; accum += 2) {
-        variant v = sharded(accum);
-        w = (waits){.count = symbol.call};
-        ok_all(run_variant(&problems[0], &v,
+    count_waits(&once, NDM_TOGGLE_OFF, 0, &good);
+    count_waits(&thrice, NDM_TOGGLE_OFF, 0, &r);
+    record_finish(&r);
+}
+
+/* ---- graphs -----------------------------------------------------------------------------------
+ */
+
+enum { GRAPH_MADE = 3 }; /* steps until then */
+
+static void graphs_change_no_bit(void **state)
+{
+    variant v = sharded(1);
+    record r;
+
+    (void)state;
+    count_waits(&v, NDM_TOGGLE_ON, GRAPH_MADE, &r);
+    check_all(ndm_world_rank(world) != 0 || same_bits(&good, &r));
+    record_finish(&r);
+}
+
+typedef struct evaluations {
+    double loss[STEPS];
+    int64_t n;
+} evaluations;
+
+/* With the weights that the step left: those that were gathered before it are old. */
+static void evaluate(void *user, ndm_model *model)
+{
+    enum { TOKENS = GLOBAL_BATCH * SEQ_LEN };
+    static int32_t inputs[TOKENS], targets[TOKENS];
+    evaluations *e = user;
+    const ndm_batch batch = {ndm_model_get_options(model)->micro_batch, inputs, targets, NULL,
+                             NULL};
+
+    for (int i = 0; i < TOKENS; i++) {
+        inputs[i] = i * 7 % 10;
+        targets[i] = i * 3 % 10;
+    }
+    must(ndm_model_evaluate(model, &batch));
+    must(ndm_model_take_loss(model, &e->loss[e->n++]));
+}
+
+static void evaluation_between_graphs_sees_new_weights(void **state)
+{
+    variant v = sharded(1);
+    evaluations e[2] = {0};
+    record r;
+
+    (void)state;
+    v.zero = 2;
+    for (int graphs = 0; graphs < 2; graphs++) {
+        ok_all(run_variant(&problems[2], &v,
                            &(setup){.comm = MPI_COMM_WORLD,
                                     .device = "cuda",
-                                    .opened = opened,
-                                    .stepped = stepped,
-                                    .user = &w},
+                                    .graphs = graphs ? NDM_TOGGLE_ON : NDM_TOGGLE_OFF,
+                                    .stepped = evaluate,
+                                    .user = &e[graphs]},
                            &r));
-        if (accum == 1)
-            good = r;
-        else
-            record_finish(&r);
-        check_all(w.steps == STEPS && w.wrong == 0);
+        record_finish(&r);
     }
+    check_all(e[0].n == STEPS && e[0].loss[STEPS - 1] != e[0].loss[STEPS - 2]);
+    check_all(memcmp(e[0].loss, e[1].loss, sizeof e[0].loss) == 0);
+}
+
+static void expect_no_graphs(const variant *v, const char *on)
+{
+    record r;
+
+    check_all(
+        run_variant(&problems[3], v,
+                    &(setup){.comm = MPI_COMM_WORLD, .device = on, .graphs = NDM_TOGGLE_ON},
+                    &r) == NDM_ERR_UNSUPPORTED);
+    record_finish(&r);
+}
+
+static void graphs_that_cannot_be_are_refused(void **state)
+{
+    variant once = sharded(1), thrice = sharded(3), staged = sharded(1);
+
+    (void)state;
+    staged.collectives = "mpi";
+    expect_no_graphs(&once, "cpu");
+    expect_no_graphs(&thrice, "cuda");
+    expect_no_graphs(&staged, "cuda");
 }
 
 /* Other streams are late, by other times; and each rank has a seed of its own. */
@@ -160,6 +247,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_wait_on_the_way),
+        cmocka_unit_test(graphs_change_no_bit),
+        cmocka_unit_test(evaluation_between_graphs_sees_new_weights),
+        cmocka_unit_test(graphs_that_cannot_be_are_refused),
         cmocka_unit_test(late_streams_change_no_bit),
         cmocka_unit_test(a_step_that_omits_waits_is_seen),
     };

@@ -94,6 +94,7 @@ void record_finish(record *r);
 typedef struct setup {
     MPI_Comm comm;                                 /* as many ranks as the mesh */
     const char *device;                            /* NULL: cpu */
+    ndm_toggle graphs;                             /* of the trainer */
     void (*opened)(void *user, ndm_model *model);  /* before the first step */
     void (*stepped)(void *user, ndm_model *model); /* after each */
     void *user;

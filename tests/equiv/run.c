@@ -84,11 +84,13 @@ static ndm_status open_model(const problem *p, const variant *v, ndm_context *co
 /* eps 1e-3: with 1e-8, Adam's first steps have the size lr whatever the gradient, and what is
  * rounding noise in a gradient becomes a whole step. lr 1e-2 and initial weights of 0.2 make
  * updates large beside the rounding of weights. */
-static ndm_status open_trainer(const variant *v, ndm_model *model, ndm_trainer **trainer)
+static ndm_status open_trainer(const variant *v, const setup *s, ndm_model *model,
+                               ndm_trainer **trainer)
 {
     ndm_trainer_options t = NDM_TRAINER_OPTIONS_INIT;
 
     t.grad_accum = v->accum;
+    t.graphs = s->graphs;
     t.steps = STEPS;
     t.lr_schedule = NDM_LR_COSINE;
     t.warmup = 2;
@@ -149,7 +151,7 @@ static ndm_status run_model(const problem *p, const variant *v, const setup *s, 
         die("no memory for a record");
     NDM_TRY(ndm_model_init(model, 7));
     weights_collect(model, out, s->comm, out->start);
-    NDM_TRY(open_trainer(v, model, &trainer));
+    NDM_TRY(open_trainer(v, s, model, &trainer));
     if (s->opened)
         s->opened(s->user, model);
     ndm_status status = train(p, v, s, trainer, model, out);
