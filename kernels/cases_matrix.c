@@ -63,6 +63,14 @@ bool ndm_case_get(ndm_op op, int64_t i, ndm_case *c)
 
 /* ---- matrix product -------------------------------------------------------------------------- */
 
+/* Scales are powers of two. */
+static ndm_status prepare_scales(ndm_case *c)
+{
+    *(float *)c->args.gemm.a_scale = 0.5f;
+    *(float *)c->args.gemm.b_scale = 4.0f;
+    return NDM_OK;
+}
+
 void ndm_case_gemm(ndm_case *c, const ndm_gemm_args *shape, bool bias, int64_t pad)
 {
     ndm_gemm_args *a = &c->args.gemm;
@@ -74,7 +82,12 @@ void ndm_case_gemm(ndm_case *c, const ndm_gemm_args *shape, bool bias, int64_t p
     IN(gemm, a, a->a_dtype, a->trans_a ? a->k : a->m, a->lda - pad, a->lda);
     IN(gemm, b, a->b_dtype, a->trans_b ? a->n : a->k, a->ldb - pad, a->ldb);
     if (bias)
-        IN(gemm, bias, a->b_dtype, 1, a->n, a->n);
+        IN(gemm, bias, ndm_dtype_is_f8(a->b_dtype) ? a->bias_dtype : a->b_dtype, 1, a->n, a->n);
+    if (ndm_dtype_is_f8(a->a_dtype)) {
+        IN(gemm, a_scale, NDM_F32, 1, 1, 1);
+        IN(gemm, b_scale, NDM_F32, 1, 1, 1);
+        c->prepare = prepare_scales;
+    }
     case_scale(OUT(gemm, c, a->c_dtype, a->m, a->n, a->ldc), sqrt((double)(a->k + 1)));
     c->flop = 2.0 * (double)a->m * (double)a->n * (double)a->k;
     LABEL("gemm %c%c m %lld n %lld k %lld alpha %g beta %g bias %d b %s pad %lld",
@@ -90,6 +103,30 @@ static const int64_t large_products[][3] = {
 };
 enum { LARGE_PRODUCTS = sizeof large_products / sizeof large_products[0] };
 
+/* Of 8-bit numbers: as multiplied directly, and as not. */
+static const int64_t eight_products[][3] = {{32, 48, 64}, {80, 16, 160}, {48, 20, 32}};
+enum { EIGHT_PRODUCTS = sizeof eight_products / sizeof eight_products[0] };
+
+static void case_eight(int64_t i, bool other, ndm_gemm_args *a)
+{
+    a->c_dtype = a->a_dtype;
+    a->a_dtype = other ? NDM_F8E5M2 : NDM_F8E4M3;
+    a->b_dtype = other && a->trans_b ? NDM_F8E5M2 : NDM_F8E4M3;
+    a->bias_dtype = NDM_F32;
+    a->m = eight_products[i][0];
+    a->n = eight_products[i][1];
+    a->k = eight_products[i][2];
+}
+
+static void case_product(int64_t i, ndm_gemm_args *a)
+{
+    const int64_t *large = i < 2 * CASE_SIZES ? NULL : large_products[i - 2 * CASE_SIZES];
+
+    a->m = large ? large[0] : case_size(i, 1);
+    a->n = large ? large[1] : case_size(i, 5);
+    a->k = large ? large[2] : case_size(i + i / CASE_SIZES, 7);
+}
+
 bool ndm_case_get_gemm(int64_t i, ndm_case *c)
 {
     static const float factors[][2] = {{1.0f, 0.0f}, {1.0f, 1.0f}, {-0.5f, 0.75f}};
@@ -98,7 +135,8 @@ bool ndm_case_get_gemm(int64_t i, ndm_case *c)
     bool bias = case_option(&i, 2);
     bool half = (trans + factor + bias + i) % 2; /* with each of these, over the shapes */
 
-    if (i >= 2 * CASE_SIZES + LARGE_PRODUCTS)
+    int64_t eight = i - 2 * CASE_SIZES - LARGE_PRODUCTS;
+    if (eight >= EIGHT_PRODUCTS)
         return false;
     ndm_gemm_args a = {.trans_a = trans & 1,
                        .trans_b = trans & 2,
@@ -109,11 +147,11 @@ bool ndm_case_get_gemm(int64_t i, ndm_case *c)
         a.a_dtype = a.b_dtype = c->activations;
         a.c_dtype = half ? NDM_F32 : c->activations;
     }
-    const int64_t *large = i < 2 * CASE_SIZES ? NULL : large_products[i - 2 * CASE_SIZES];
-    a.m = large ? large[0] : case_size(i, 1);
-    a.n = large ? large[1] : case_size(i, 5);
-    a.k = large ? large[2] : case_size(i + i / CASE_SIZES, 7);
-    ndm_case_gemm(c, &a, bias, pad);
+    if (eight >= 0)
+        case_eight(eight, half, &a);
+    else
+        case_product(i, &a);
+    ndm_case_gemm(c, &a, bias, eight >= 0 ? pad / 3 * 16 : pad);
     return true;
 }
 

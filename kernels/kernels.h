@@ -27,8 +27,8 @@ typedef struct ndm_gemm_args {
     ndm_dtype a_dtype, b_dtype,
         c_dtype; /* cpu: a and c fp32; b fp32 or bf16 (a weight); cuda: also bf16 throughout */
     /* Of 8-bit a and b, which come together: what their elements count, [1] each, NULL = 1. */
-    const float *a_scale, *b_scale;
-    ndm_dtype bias_dtype; /* with 8-bit a and b, of bias; else that is b_dtype */
+    const float *a_scale, *b_scale; /* powers of two */
+    ndm_dtype bias_dtype;           /* with 8-bit a and b, of bias; else that is b_dtype */
 } ndm_gemm_args;
 
 /* out[N, C] = scale * table[id - first] for first <= id < first + rows, else 0 (another tp rank has

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The way to 8 bits and back: the largest magnitude, elements over a power of two, and packed
- * copies in bf16. An 8-bit number has at most four significant bits and its scale is a power of
- * two, so bf16 holds their product as it is. */
+/* The way to 8 bits and back: the largest magnitude, elements over a power of two, columns as rows,
+ * and packed copies in bf16. An 8-bit number has at most four significant bits and its scale is a
+ * power of two, so bf16 holds their product as it is. */
 #include <cuda_fp8.h>
 
 #include "kernels/cuda/element.cuh"
@@ -138,4 +138,34 @@ ndm_status ndm_cuda_gemm_widen_eight(ndm_stream *stream, const void *src, ndm_dt
                            dim3(ndm_cuda_blocks(rows * eights, FP8_BLOCK)), FP8_BLOCK, 0,
                            (const uint8_t *)src, dtype, rows, width, stride, scale,
                            (__nv_bfloat16 *)dst);
+}
+
+enum { TURN = 32 };
+
+/* A square of bytes a block, by way of shared memory: rows are read and written along themselves.
+ */
+__global__ void __launch_bounds__(FP8_BLOCK)
+    turn_eight(const uint8_t *src, int64_t rows, int64_t width, int64_t stride, uint8_t *dst)
+{
+    __shared__ uint8_t square[TURN][TURN + 1];
+    int64_t across = (width + TURN - 1) / TURN;
+    int64_t row = blockIdx.x / across * TURN, column = blockIdx.x % across * TURN;
+    int x = threadIdx.x % TURN, y = threadIdx.x / TURN;
+
+    for (int i = y; i < TURN; i += FP8_BLOCK / TURN)
+        if (row + i < rows && column + x < width)
+            square[i][x] = src[(row + i) * stride + column + x];
+    __syncthreads();
+    for (int i = y; i < TURN; i += FP8_BLOCK / TURN)
+        if (column + i < width && row + x < rows)
+            dst[(column + i) * rows + row + x] = square[x][i];
+}
+
+ndm_status ndm_cuda_gemm_turn_eight(ndm_stream *stream, const void *src, int64_t rows,
+                                    int64_t width, int64_t stride, void *dst)
+{
+    int64_t squares = (rows + TURN - 1) / TURN * ((width + TURN - 1) / TURN);
+
+    return ndm_cuda_launch(stream, "gemm", turn_eight, dim3((unsigned)squares), FP8_BLOCK, 0,
+                           (const uint8_t *)src, rows, width, stride, (uint8_t *)dst);
 }

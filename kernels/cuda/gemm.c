@@ -3,8 +3,8 @@
  * unless NDM_CUDA_TF32 is set to 1 in the environment.
  *
  * cuBLAS stores columns, the engine rows: C = op(A) op(B) of rows is C' = op(B)' op(A)' of columns,
- * so the operands change places and keep their transposes. 8-bit operands are multiplied in bf16:
- * the right numbers, not yet the speed that cuBLASLt has for them. */
+ * so the operands change places and keep their transposes. 8-bit operands are multiplied as such
+ * where that can be (gemm_eight.c), else in bf16: the same numbers, slower. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,7 +56,8 @@ static ndm_status multiply(ndm_stream *stream, const ndm_gemm_args *a)
         NDM_FAIL(NDM_ERR_UNSUPPORTED, "kernel gemm: dtypes %d, %d: fp32, bf16 or fp16 on cuda",
                  (int)a->a_dtype, (int)a->c_dtype);
     if (a->bias && a->b_dtype == a->c_dtype)
-        NDM_TRY(ndm_cuda_gemm_bias(stream, a, operands, result, compute, &done));
+        NDM_TRY(ndm_cuda_gemm_lt(
+            stream, a, &(ndm_cuda_gemm_types){operands, operands, result, compute}, &done));
     if (done)
         return NDM_OK;
     NDM_TRY(ndm_cuda_blas(stream, &handle));
@@ -102,8 +103,8 @@ static ndm_status multiply_widened(ndm_stream *stream, const ndm_gemm_args *args
     return ndm_cuda_gemm_narrow(stream, wide_c, args);
 }
 
-/* In bf16, which holds 8-bit numbers and their scales exactly. The bias has a type of its own. */
-static ndm_status multiply_eight(ndm_stream *stream, const ndm_gemm_args *args)
+/* In bf16, which holds 8-bit numbers and their scales exactly. */
+static ndm_status multiply_eight_widened(ndm_stream *stream, const ndm_gemm_args *args)
 {
     ndm_gemm_args a = *args;
     int64_t a_rows = a.trans_a ? a.k : a.m, a_width = a.trans_a ? a.m : a.k;
@@ -111,8 +112,6 @@ static ndm_status multiply_eight(ndm_stream *stream, const ndm_gemm_args *args)
     int64_t a_bytes = (a_rows * a_width + 63) / 64 * 128, b_bytes = b_rows * b_width * 2;
     void *memory = NULL;
 
-    if (a.c_dtype != NDM_F32 && a.c_dtype != NDM_BF16)
-        NDM_FAIL(NDM_ERR_UNSUPPORTED, "kernel gemm: 8-bit products are fp32 or bf16 on cuda");
     NDM_TRY(ndm_cuda_scratch(stream, a_bytes + b_bytes, &memory));
     char *wide_a = memory, *wide_b = wide_a + a_bytes;
     NDM_TRY(ndm_cuda_gemm_widen_eight(stream, a.a, a.a_dtype, a_rows, a_width, a.lda, a.a_scale,
@@ -122,8 +121,21 @@ static ndm_status multiply_eight(ndm_stream *stream, const ndm_gemm_args *args)
     a.a = wide_a, a.lda = a_width, a.b = wide_b, a.ldb = b_width;
     a.a_dtype = a.b_dtype = NDM_BF16;
     a.bias = NULL;
-    NDM_TRY(multiply(stream, &a));
-    a.bias = args->bias, a.b_dtype = args->bias_dtype;
+    return multiply(stream, &a);
+}
+
+/* The bias has a type of its own. */
+static ndm_status multiply_eight(ndm_stream *stream, const ndm_gemm_args *args)
+{
+    ndm_gemm_args a = *args;
+    bool done;
+
+    if (a.c_dtype != NDM_F32 && a.c_dtype != NDM_BF16)
+        NDM_FAIL(NDM_ERR_UNSUPPORTED, "kernel gemm: 8-bit products are fp32 or bf16 on cuda");
+    NDM_TRY(ndm_cuda_gemm_eight(stream, &a, &done));
+    if (!done)
+        NDM_TRY(multiply_eight_widened(stream, &a));
+    a.b_dtype = a.bias_dtype;
     return a.bias ? ndm_cuda_gemm_finish(stream, &a, 1.0f) : NDM_OK;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The matrix product by cuBLASLt, which adds a bias before it rounds. The algorithm for a shape is
- * asked for once and kept: asking costs the host more than a small product costs the GPU. */
+/* The matrix product by cuBLASLt, which adds a bias before it rounds and takes 8-bit numbers. The
+ * algorithm for a shape is asked for once and kept: asking costs the host more than a small product
+ * costs the GPU. */
 #include <pthread.h>
 #include <string.h>
 
@@ -11,7 +12,7 @@ enum { KEPT = 256, ALIGNMENT_MAX = 256 };
 /* What an algorithm depends on; compared as bytes. */
 typedef struct shape {
     int64_t m, n, k, lda, ldb, ldc;
-    int32_t flags, operands, result, compute;
+    int32_t flags, type_a, type_b, result, compute;
     int32_t align_a, align_b, align_c, align_bias;
 } shape;
 
@@ -37,16 +38,17 @@ static int32_t alignment_of(const void *pointer)
     return (int32_t)(bits & (~bits + 1));
 }
 
-static shape shape_of(const ndm_gemm_args *a, cublasComputeType_t compute)
+static shape shape_of(const ndm_gemm_args *a, const ndm_cuda_gemm_types *types)
 {
     shape s;
 
     memset(&s, 0, sizeof s);
     s.m = a->m, s.n = a->n, s.k = a->k;
     s.lda = a->lda, s.ldb = a->ldb, s.ldc = a->ldc;
-    s.flags = (a->trans_a ? 1 : 0) | (a->trans_b ? 2 : 0) | (a->beta != 0.0f ? 4 : 0);
-    s.operands = (int32_t)a->a_dtype, s.result = (int32_t)a->c_dtype;
-    s.compute = (int32_t)compute;
+    s.flags = (a->trans_a ? 1 : 0) | (a->trans_b ? 2 : 0) | (a->beta != 0.0f ? 4 : 0) |
+              (a->bias ? 8 : 0) | (a->a_scale ? 16 : 0) | (a->b_scale ? 32 : 0);
+    s.type_a = (int32_t)types->a, s.type_b = (int32_t)types->b, s.result = (int32_t)types->c;
+    s.compute = (int32_t)types->compute;
     s.align_a = alignment_of(a->a), s.align_b = alignment_of(a->b);
     s.align_c = alignment_of(a->c), s.align_bias = alignment_of(a->bias);
     return s;
@@ -63,6 +65,22 @@ static cublasStatus_t set_transposes(cublasLtMatmulDesc_t desc, const ndm_gemm_a
     return cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof right);
 }
 
+static cublasStatus_t set_scales(cublasLtMatmulDesc_t desc, const ndm_gemm_args *a)
+{
+    const struct {
+        cublasLtMatmulDescAttributes_t attribute;
+        const float *scale;
+    } scales[] = {{CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, a->b_scale},
+                  {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, a->a_scale}};
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+
+    for (int i = 0; i < 2; i++)
+        if (scales[i].scale && status == CUBLAS_STATUS_SUCCESS)
+            status = cublasLtMatmulDescSetAttribute(desc, scales[i].attribute, &scales[i].scale,
+                                                    sizeof scales[i].scale);
+    return status;
+}
+
 static cublasStatus_t set_bias(cublasLtMatmulDesc_t desc, const void *bias)
 {
     cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
@@ -74,21 +92,22 @@ static cublasStatus_t set_bias(cublasLtMatmulDesc_t desc, const void *bias)
                                           sizeof bias);
 }
 
-static ndm_status describe(const ndm_gemm_args *a, cudaDataType_t operands, cudaDataType_t result,
-                           cublasComputeType_t compute, lt_product *p)
+static ndm_status describe(const ndm_gemm_args *a, const ndm_cuda_gemm_types *types, lt_product *p)
 {
     uint64_t b_rows = (uint64_t)(a->trans_b ? a->k : a->n);
     uint64_t b_columns = (uint64_t)(a->trans_b ? a->n : a->k);
     uint64_t a_rows = (uint64_t)(a->trans_a ? a->m : a->k);
     uint64_t a_columns = (uint64_t)(a->trans_a ? a->k : a->m);
 
-    NDM_BLAS_TRY("gemm", cublasLtMatmulDescInit(&p->desc, compute, CUDA_R_32F));
+    NDM_BLAS_TRY("gemm", cublasLtMatmulDescInit(&p->desc, types->compute, CUDA_R_32F));
     NDM_BLAS_TRY("gemm", set_transposes(&p->desc, a));
-    NDM_BLAS_TRY("gemm", set_bias(&p->desc, a->bias));
-    NDM_BLAS_TRY("gemm", cublasLtMatrixLayoutInit(&p->a, operands, b_rows, b_columns, a->ldb));
-    NDM_BLAS_TRY("gemm", cublasLtMatrixLayoutInit(&p->b, operands, a_rows, a_columns, a->lda));
+    NDM_BLAS_TRY("gemm", set_scales(&p->desc, a));
+    if (a->bias)
+        NDM_BLAS_TRY("gemm", set_bias(&p->desc, a->bias));
+    NDM_BLAS_TRY("gemm", cublasLtMatrixLayoutInit(&p->a, types->b, b_rows, b_columns, a->ldb));
+    NDM_BLAS_TRY("gemm", cublasLtMatrixLayoutInit(&p->b, types->a, a_rows, a_columns, a->lda));
     NDM_BLAS_TRY("gemm",
-                 cublasLtMatrixLayoutInit(&p->c, result, (uint64_t)a->n, (uint64_t)a->m, a->ldc));
+                 cublasLtMatrixLayoutInit(&p->c, types->c, (uint64_t)a->n, (uint64_t)a->m, a->ldc));
     return NDM_OK;
 }
 
@@ -159,16 +178,16 @@ static void keep(const kept *found)
     pthread_mutex_unlock(&lock);
 }
 
-ndm_status ndm_cuda_gemm_bias(ndm_stream *stream, const ndm_gemm_args *a, cudaDataType_t operands,
-                              cudaDataType_t result, cublasComputeType_t compute, bool *done)
+ndm_status ndm_cuda_gemm_lt(ndm_stream *stream, const ndm_gemm_args *a,
+                            const ndm_cuda_gemm_types *types, bool *done)
 {
-    shape s = shape_of(a, compute);
+    shape s = shape_of(a, types);
     ndm_cuda_blas_lt lt;
     lt_product p;
     kept found;
 
     NDM_TRY(ndm_cuda_get_blas_lt(stream, &lt));
-    NDM_TRY(describe(a, operands, result, compute, &p));
+    NDM_TRY(describe(a, types, &p));
     if (!recall(&s, &found)) {
         NDM_TRY(ask(&lt, &p, &s, &found));
         keep(&found);
