@@ -474,3 +474,23 @@ bool ndm_case_get_init(int64_t i, ndm_case *c)
     LABEL("init n %lld first %lld std %g", (long long)a->n, (long long)first, (double)std);
     return true;
 }
+
+bool ndm_case_get_dequantize(int64_t i, ndm_case *c)
+{
+    static const ndm_dtype types[] = {NDM_F32, NDM_BF16, NDM_F16};
+    ndm_dequantize_args *a = &c->args.dequantize;
+    bool e5m2 = case_option(&i, 2);
+    int64_t type = case_option(&i, 3);
+
+    if (i >= CASE_SIZES)
+        return false;
+    *a = (ndm_dequantize_args){.src_dtype = e5m2 ? NDM_F8E5M2 : NDM_F8E4M3,
+                               .dst_dtype = types[type],
+                               .n = case_size(i, 1)};
+    IN(dequantize, src, a->src_dtype, 1, a->n, a->n);
+    case_range(IN(dequantize, scale, NDM_F32, 1, 1, 1), 0.5, 2.0);
+    OUT(dequantize, dst, a->dst_dtype, 1, a->n, a->n);
+    LABEL("dequantize %s to %s n %lld", ndm_dtype_name(a->src_dtype), ndm_dtype_name(a->dst_dtype),
+          (long long)a->n);
+    return true;
+}

@@ -15,6 +15,7 @@ static bool has_activations(ndm_op op)
     case NDM_OP_adamw:
     case NDM_OP_sumsq:
     case NDM_OP_clip:
+    case NDM_OP_dequantize:
     case NDM_OP_cast:
     case NDM_OP_copy2d:
     case NDM_OP_init:

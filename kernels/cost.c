@@ -220,6 +220,7 @@ static void price_vector(const pricing *p, int op, const void *args)
     const ndm_copy2d_args *copy = args;
     const ndm_amax_args *amax = args;
     const ndm_quantize_args *quantize = args;
+    const ndm_dequantize_args *back = args;
 
     switch (op) {
     case NDM_OP_cast:
@@ -247,6 +248,9 @@ static void price_vector(const pricing *p, int op, const void *args)
         break;
     case NDM_OP_quantize:
         add_bytes(p, (double)(quantize->m * quantize->width) * (act(p) + 1.0));
+        break;
+    case NDM_OP_dequantize:
+        add_bytes(p, (double)back->n * (1.0 + dtype_bytes(p, back->dst, back->dst_dtype)));
         break;
     case NDM_OP_init:
         add_bytes(p, 4.0 * (double)((const ndm_init_args *)args)->n);

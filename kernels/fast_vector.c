@@ -107,6 +107,11 @@ ndm_status NDM_FAST(amax)(const void *args)
     return ndm_kernels_call_ref(NDM_OP_amax, args);
 }
 
+ndm_status NDM_FAST(dequantize)(const void *args)
+{
+    return ndm_kernels_call_ref(NDM_OP_dequantize, args);
+}
+
 ndm_status NDM_FAST(quantize)(const void *args)
 {
     return ndm_kernels_call_ref(NDM_OP_quantize, args);

@@ -318,6 +318,16 @@ typedef struct ndm_quantize_args {
     float *scale;             /* [1], written */
 } ndm_quantize_args;
 
+/* dst = scale * src. */
+typedef struct ndm_dequantize_args {
+    const uint8_t *src; /* [n] of src_dtype: NDM_F8E4M3 or NDM_F8E5M2 */
+    ndm_dtype src_dtype;
+    const float *scale; /* [1] */
+    void *dst;          /* [n] of dst_dtype */
+    ndm_dtype dst_dtype;
+    int64_t n;
+} ndm_dequantize_args;
+
 /* X(name, short doc): the list of ops. `name` gives ndm_<name>_args, ndm_<name>() and
  * NDM_OP_<name>. */
 #define NDM_KERNEL_LIST(X)                               \
@@ -345,7 +355,8 @@ typedef struct ndm_quantize_args {
     X(copy2d, "strided or indexed rows")                 \
     X(init, "counter-based normal numbers")              \
     X(amax, "largest magnitude")                         \
-    X(quantize, "8-bit numbers and their scale")
+    X(quantize, "8-bit numbers and their scale")         \
+    X(dequantize, "what 8-bit numbers count")
 
 typedef enum ndm_op {
 #define NDM_KERNEL_ENUM(name, doc) NDM_OP_##name,

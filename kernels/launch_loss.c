@@ -223,6 +223,24 @@ ndm_status ndm_quantize(ndm_stream *stream, const ndm_quantize_args *args)
     return LAUNCH(quantize);
 }
 
+ndm_status ndm_dequantize(ndm_stream *stream, const ndm_dequantize_args *args)
+{
+    ndm_dequantize_args a = *args;
+
+    COUNT("dequantize", n, 0);
+    if (a.n == 0)
+        return NDM_OK;
+    POINTER("dequantize", src);
+    POINTER("dequantize", scale);
+    POINTER("dequantize", dst);
+    WEIGHT("dequantize", dst_dtype);
+    if (!ndm_dtype_is_f8(a.src_dtype))
+        NDM_FAIL(NDM_ERR_USAGE,
+                 "kernel dequantize: src_dtype is %s; fp8_e4m3 and fp8_e5m2 are known",
+                 ndm_dtype_name(a.src_dtype));
+    return LAUNCH(dequantize);
+}
+
 ndm_status ndm_init(ndm_stream *stream, const ndm_init_args *args)
 {
     ndm_init_args a = *args;

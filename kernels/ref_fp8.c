@@ -45,3 +45,12 @@ ndm_status ndm_ref_quantize(const void *args)
     *a->scale = scale;
     return NDM_OK;
 }
+
+ndm_status ndm_ref_dequantize(const void *args)
+{
+    const ndm_dequantize_args *a = args;
+
+    for (int64_t i = 0; i < a->n; i++)
+        ref_store(a->dst, a->dst_dtype, i, *a->scale * ndm_f8_to_f32(a->src[i], a->src_dtype));
+    return NDM_OK;
+}

@@ -156,7 +156,7 @@ static void binding_fill(ndm_kernel_binding *binding, const table_order *order)
 /* Only --fp8 asks for these, and is refused where they are missing. */
 static bool op_is_optional(int op)
 {
-    return op == NDM_OP_amax || op == NDM_OP_quantize;
+    return op == NDM_OP_amax || op == NDM_OP_quantize || op == NDM_OP_dequantize;
 }
 
 /* A world without any table only prices ops; one that has some runs them all. */

@@ -312,6 +312,8 @@ static ndm_status choose_dtype(ndm_model *m, const ndm_fsdp_config *fsdp)
     if (m->options.fp8 && strcmp(ndm_kernels_chosen(device, NDM_OP_quantize), "none") == 0)
         NDM_FAIL(NDM_ERR_UNSUPPORTED, "fp8: device %s has no kernel for 8-bit numbers",
                  device->ops->name);
+    if (fsdp->fp8_gather && !m->options.fp8)
+        NDM_FAIL(NDM_ERR_CONFIG, "fp8_gather without fp8: products take the weights as they are");
     if (m->options.fp8 && m->options.tp_overlap_chunks > 1)
         NDM_FAIL(NDM_ERR_CONFIG,
                  "fp8 with tp_overlap_chunks=%lld: a product has one scale, so its "

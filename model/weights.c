@@ -199,6 +199,18 @@ static ndm_status make_spec(const ndm_model_config *c, const ndm_block *block, c
     return NDM_OK;
 }
 
+/* The matrices of a linear op have one scale. A unit may hold several layers. */
+static void group_for_fp8(const ndm_block *block, int base, ndm_param_spec *specs)
+{
+    for (int i = 0; i < ndm_decoder_op_count; i++)
+        for (int j = 0; j < NDM_LINEAR_MAX; j++) {
+            int w = ndm_decoder_ops[i].w[j];
+            if (w != W_NONE && block->param[w] >= 0 && specs[block->param[w] - base].ndim == 2)
+                specs[block->param[w] - base].fp8_group = 1 + block->layer * ndm_decoder_op_count +
+                                                          i;
+        }
+}
+
 ndm_status ndm_block_specs(const ndm_model_config *config, ndm_block *block, int base,
                            ndm_param_spec *specs, int *n)
 {
@@ -211,5 +223,7 @@ ndm_status ndm_block_specs(const ndm_model_config *config, ndm_block *block, int
         NDM_TRY(make_spec(config, block, r, &specs[*n]));
         block->param[r->weight] = base + (*n)++;
     }
+    if (block->kind == NDM_BLOCK_LAYER)
+        group_for_fp8(block, base, specs);
     return NDM_OK;
 }

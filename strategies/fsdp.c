@@ -43,7 +43,8 @@ void ndm_fsdp_describe(const ndm_context *context, const ndm_describe_args *args
     if (!u || u->shards == 1)
         return;
     int64_t received = u->numel / u->shards * (u->shards - 1);
-    int64_t weights = received * (int64_t)ndm_dtype_bytes(u->fsdp.param_dtype);
+    int64_t weights = u->eight ? ndm_gather_eight_bytes(u) * (u->shards - 1)
+                               : received * (int64_t)ndm_dtype_bytes(u->fsdp.param_dtype);
     int64_t grads = received * (int64_t)ndm_dtype_bytes(u->fsdp.reduce_dtype);
     bool again = !ndm_unit_keeps_weights(u);
     ndm_traffic t = {"fsdp", "unit", NDM_FORWARD, NDM_ALL_GATHER, NDM_AXES_DP_SHARD_CP, 1, weights};

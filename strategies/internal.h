@@ -147,13 +147,14 @@ struct ndm_unit {
     ndm_pool_buffer
         *grads; /* [numel] fp32; NULL while there are none, or where grad_slice is the whole */
 
-    bool stale;         /* the gathered array is older than the master */
-    bool kept_valid;    /* kept is the current weights */
-    bool grads_begun;   /* the gradient array holds something of this window */
-    bool grads_reduced; /* grad_slice holds this step's gradient so far */
-    bool in_backward;   /* between grads_begin and reduce_grads */
-    int64_t users;      /* unshard() calls not yet given back */
-    ndm_event *changed; /* the master's last change, on compute */
+    bool stale;                     /* the gathered array is older than the master */
+    bool kept_valid;                /* kept is the current weights */
+    bool grads_begun;               /* the gradient array holds something of this window */
+    bool grads_reduced;             /* grad_slice holds this step's gradient so far */
+    bool in_backward;               /* between grads_begin and reduce_grads */
+    int64_t users;                  /* unshard() calls not yet given back */
+    struct ndm_gather_eight *eight; /* NULL: it is gathered in param_dtype */
+    ndm_event *changed;             /* the master's last change, on compute */
     ndm_event *gather_done;
     ndm_event *grads_ready; /* gradients complete, on compute */
     ndm_event *reduce_done;
@@ -205,6 +206,14 @@ NDM_MUST_USE ndm_status ndm_unit_change(ndm_unit *unit);
 /* Marks the gathered weights as old; called after kernels on the compute stream changed the master.
  */
 NDM_MUST_USE ndm_status ndm_unit_changed(ndm_unit *unit);
+
+/* Gathering of 8-bit numbers (strategies/gather_eight.c): made where the config asks for it and
+ * there is something to gather. The slice in param_dtype lies in its place of the gathered array,
+ * or is the master; the whole array is what comes out. */
+NDM_MUST_USE ndm_status ndm_gather_eight_create(ndm_unit *unit);
+void ndm_gather_eight_destroy(ndm_unit *unit);
+NDM_MUST_USE ndm_status ndm_gather_eight_run(ndm_unit *unit, const void *slice, ndm_stream *stream);
+int64_t ndm_gather_eight_bytes(const ndm_unit *unit); /* of a rank's message */
 
 /* Gives buffers back, before the unit goes; streams are idle. */
 void ndm_unit_forget(ndm_unit *unit);

@@ -89,6 +89,8 @@ static ndm_status gather_masters(ndm_unit *u, ndm_stream *stream)
                                                   .n = u->slice}));
         send = own;
     }
+    if (u->eight)
+        return ndm_gather_eight_run(u, send, stream);
     return ndm_all_gather(u->shard, send, ndm_unit_whole(u), u->slice, dtype, stream);
 }
 

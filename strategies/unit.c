@@ -124,6 +124,8 @@ static ndm_status allocate_rest(ndm_unit *u)
 /* A window of the unit's weights for the shards of a node, where there can be one. */
 static ndm_status allocate_window(ndm_unit *u)
 {
+    if (u->eight)
+        return NDM_OK; /* others read bytes, not this slice */
     int64_t bytes = u->slice * (int64_t)ndm_dtype_bytes(u->fsdp.param_dtype);
     ndm_memory_kind kind = u->fsdp.param_dtype == NDM_F32 ? NDM_MEMORY_WEIGHTS
                                                           : NDM_MEMORY_GATHERED;
@@ -156,6 +158,11 @@ static ndm_status check_fsdp(const ndm_fsdp_config *f)
         NDM_FAIL(NDM_ERR_CONFIG,
                  "reshard_after_forward=%lld; true, false or a number of ranks are allowed",
                  (long long)f->reshard_after_forward);
+    if (f->fp8_gather && f->zero == 3 && f->reshard_after_forward > 1)
+        NDM_FAIL(
+            NDM_ERR_CONFIG,
+            "fp8_gather with reshard_after_forward=%lld: the copy that is kept is no 8-bit one",
+            (long long)f->reshard_after_forward);
     if (f->live_units < 2)
         NDM_FAIL(NDM_ERR_CONFIG,
                  "live_units=%lld; at least 2 are needed, one in use and one on its way",
@@ -183,6 +190,7 @@ static ndm_status prepare(ndm_unit *u, const char *name, const ndm_param_spec *s
     NDM_TRY(place_params(u, specs));
     lay_out(u);
     make_segments(u);
+    NDM_TRY(ndm_gather_eight_create(u));
     return allocate_private(u);
 }
 
@@ -230,6 +238,7 @@ void ndm_unit_destroy(ndm_unit *u)
 
     ndm_context_settle(u->context);
     ndm_unit_forget(u);
+    ndm_gather_eight_destroy(u);
     if (u->master && !ndm_unit_master_in_window(u))
         ndm_device_free(device, u->master);
     if (u->window)

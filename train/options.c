@@ -376,6 +376,11 @@ static const ndm_option options[] = {
      FLAG,
      .help = "multiply matrices of layers with 8-bit numbers (e4m3, gradients e5m2), on cpu slowly",
      .group = "Numbers and memory"},
+    {.name = "fp8-gather",
+     FLAG,
+     .help =
+         "with --fp8, gather weights of these matrices as 8-bit numbers; the results are the same",
+     .group = "Numbers and memory"},
     {.name = "reduce-dtype",
      .type = NDM_OPTION_ENUM,
      .choices = "fp32|bf16",

@@ -134,6 +134,7 @@ ndm_status ndm_setup_fsdp(const ndm_options *o, const ndm_context *context, ndm_
                                                                                 : NDM_F32;
     f->defer_sync = ndm_option_bool(o, "defer-sync");
     f->defer_replicas = ndm_option_bool(o, "defer-replicas");
+    f->fp8_gather = ndm_option_bool(o, "fp8-gather");
     return NDM_OK;
 }
 

@@ -80,12 +80,14 @@ typedef struct ndm_fsdp_config {
                             default false.     ZeRO-1 and plain DDP always do */
     bool defer_replicas; /**< HSDP: all-reduce over dp_replicate at the last micro-batch only;
                             default true */
+    bool fp8_gather;     /**< gather parameters of an fp8_group as 8-bit numbers, others as they
+                            are; default false */
 } ndm_fsdp_config;
 
 #define NDM_FSDP_CONFIG_INIT                                                               \
     {                                                                                      \
         sizeof(ndm_fsdp_config), 3, NDM_RESHARD_ALWAYS, NDM_WRAP_AUTO, NULL, 100000000, 3, \
-            NDM_F32, NDM_F32, false, true                                                  \
+            NDM_F32, NDM_F32, false, true, false                                           \
     }
 
 #ifdef __cplusplus

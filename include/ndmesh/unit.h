@@ -41,9 +41,11 @@ typedef struct ndm_param_spec {
                    tp ranks, ranks share one and sum its gradients; 0 = every index is one */
     int64_t parts; /**< equal parts side by side along the cut dim that are cut each (fused qkv: 3);
                       0 = 1 */
-    bool no_decay; /**< no weight decay; parameters of one dimension never have it */
-    float init_mean; /**< ndm_unit_init(): mean, and */
-    float init_std;  /**< standard deviation; 0 = constant */
+    int64_t fp8_group; /**< products take it as 8-bit numbers (e4m3), with one scale for all
+                          parameters of the unit that have this number; 0 = no */
+    bool no_decay;     /**< no weight decay; parameters of one dimension never have it */
+    float init_mean;   /**< ndm_unit_init(): mean, and */
+    float init_std;    /**< standard deviation; 0 = constant */
 } ndm_param_spec;
 
 /**

@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(FP8_BLOCK) quantize_wide(ndm_quantize_args a, 
 
     if (blockIdx.x == 0 && threadIdx.x == 0)
         *a.scale = scale;
-    if (!place_of_thread(a.m, a.width, &row, &j))
+    if (a.width == 0 || !place_of_thread(a.m, a.width, &row, &j))
         return;
     int count = at_most(a.width - j, WIDE);
     load_wide_any(a.src, a.src_dtype, row * a.stride + j, count, vector, x);
@@ -105,11 +105,38 @@ __global__ void __launch_bounds__(FP8_BLOCK) quantize_wide(ndm_quantize_args a, 
 extern "C" ndm_status ndm_cuda_quantize(ndm_stream *stream, const void *args)
 {
     const ndm_quantize_args *a = (const ndm_quantize_args *)args;
-    int64_t eights = (a->width + WIDE - 1) / WIDE;
+    int64_t eights = (a->width + WIDE - 1) / WIDE, work = a->m * eights;
 
     return ndm_cuda_launch(stream, "quantize", quantize_wide,
-                           dim3(ndm_cuda_blocks(a->m * eights, FP8_BLOCK)), FP8_BLOCK, 0, *a,
+                           dim3(ndm_cuda_blocks(work > 0 ? work : 1, FP8_BLOCK)), FP8_BLOCK, 0, *a,
                            ndm_cuda_aligned(a->src, a->stride));
+}
+
+__global__ void __launch_bounds__(FP8_BLOCK) dequantize_wide(ndm_dequantize_args a, bool vector)
+{
+    __nv_fp8_interpretation_t kind = a.src_dtype == NDM_F8E4M3 ? __NV_E4M3 : __NV_E5M2;
+    int64_t at = ((int64_t)blockIdx.x * FP8_BLOCK + threadIdx.x) * WIDE;
+    int count = at_most(a.n - at, WIDE);
+    float scale = *a.scale, x[WIDE];
+
+    if (count <= 0)
+        return;
+#pragma unroll
+    for (int i = 0; i < WIDE; i++) {
+        __nv_fp8_storage_t byte = i < count ? a.src[at + i] : (__nv_fp8_storage_t)0;
+        __half half = __nv_cvt_fp8_to_halfraw(byte, kind);
+        x[i] = scale * to_float(half);
+    }
+    store_wide_any(a.dst, a.dst_dtype, at, count, vector, x);
+}
+
+extern "C" ndm_status ndm_cuda_dequantize(ndm_stream *stream, const void *args)
+{
+    const ndm_dequantize_args *a = (const ndm_dequantize_args *)args;
+
+    return ndm_cuda_launch(stream, "dequantize", dequantize_wide,
+                           dim3(ndm_cuda_blocks(a->n, FP8_BLOCK * WIDE)), FP8_BLOCK, 0, *a,
+                           ndm_cuda_aligned(a->dst, 0));
 }
 
 __global__ void __launch_bounds__(FP8_BLOCK)

@@ -155,10 +155,9 @@ static void expect_no_graphs(const variant *v, const char *on)
 {
     record r;
 
-    check_all(
-        run_variant(&problems[3], v,
-                    &(setup){.comm = MPI_COMM_WORLD, .device = on, .graphs = NDM_TOGGLE_ON},
-                    &r) == NDM_ERR_UNSUPPORTED);
+    check_all(run_variant(&problems[3], v,
+                          &(setup){.comm = MPI_COMM_WORLD, .device = on, .graphs = NDM_TOGGLE_ON},
+                          &r) == NDM_ERR_UNSUPPORTED);
     record_finish(&r);
 }
 
@@ -171,6 +170,57 @@ static void graphs_that_cannot_be_are_refused(void **state)
     expect_no_graphs(&once, "cpu");
     expect_no_graphs(&thrice, "cuda");
     expect_no_graphs(&staged, "cuda");
+}
+
+/* ---- weights gathered as 8-bit numbers ---------------------------------------------------------
+ */
+
+/* Layers are, the embedding and the head are not. */
+static void check_eight(void *user, ndm_model *model)
+{
+    int64_t n;
+    ndm_unit *const *units = ndm_model_units(model, &n);
+
+    (void)user;
+    check_all(n > 2 && !units[0]->eight && units[1]->eight && !units[n - 1]->eight);
+}
+
+static void run_eight(variant *v, const char *on)
+{
+    record whole, bytes;
+
+    v->fp8_gather = false;
+    ok_all(run_variant(&problems[1], v, &(setup){.comm = MPI_COMM_WORLD, .device = on}, &whole));
+    v->fp8_gather = true;
+    ok_all(run_variant(&problems[1], v,
+                       &(setup){.comm = MPI_COMM_WORLD, .device = on, .opened = check_eight},
+                       &bytes));
+    check_all(ndm_world_rank(world) != 0 || same_bits(&whole, &bytes));
+    record_finish(&whole);
+    record_finish(&bytes);
+}
+
+static void gathered_bytes_change_no_bit(void **state)
+{
+    variant v = sharded(1);
+
+    (void)state;
+    v.fp8 = true;
+    run_eight(&v, "cpu");
+    v.bf16 = true;
+    run_eight(&v, "cuda");
+}
+
+static void gathered_bytes_are_for_products_of_them(void **state)
+{
+    variant v = sharded(1);
+    record r;
+
+    (void)state;
+    v.fp8_gather = true;
+    check_all(run_variant(&problems[3], &v, &(setup){.comm = MPI_COMM_WORLD}, &r) ==
+              NDM_ERR_CONFIG);
+    record_finish(&r);
 }
 
 /* Other streams are late, by other times; and each rank has a seed of its own. */
@@ -250,6 +300,8 @@ int main(void)
         cmocka_unit_test(graphs_change_no_bit),
         cmocka_unit_test(evaluation_between_graphs_sees_new_weights),
         cmocka_unit_test(graphs_that_cannot_be_are_refused),
+        cmocka_unit_test(gathered_bytes_change_no_bit),
+        cmocka_unit_test(gathered_bytes_are_for_products_of_them),
         cmocka_unit_test(late_streams_change_no_bit),
         cmocka_unit_test(a_step_that_omits_waits_is_seen),
     };

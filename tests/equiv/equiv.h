@@ -46,6 +46,7 @@ typedef struct variant {
     const char *collectives; /* NULL: auto */
     bool bf16;               /* weights gathered and gradients sent as bf16 */
     bool fp8;                /* products of layers with 8-bit numbers */
+    bool fp8_gather;         /* their weights gathered as such */
     bool bf16_activations;   /* activations as well, kept and on the wire */
 } variant;
 

@@ -67,6 +67,7 @@ static ndm_status open_model(const problem *p, const variant *v, ndm_context *co
     f.reshard_after_forward = v->reshard;
     f.defer_sync = v->defer_sync;
     f.defer_replicas = v->defer_replicas;
+    f.fp8_gather = v->fp8_gather;
     f.param_dtype = v->bf16 ? NDM_BF16 : NDM_F32;
     f.reduce_dtype = v->bf16 ? NDM_BF16 : NDM_F32;
     m.activation_dtype = v->bf16_activations ? NDM_BF16 : NDM_DTYPE_COUNT;
