@@ -14,11 +14,13 @@
 #include "cli/bench_limit.h"
 #include "cli/bench_pattern.h"
 #include "cli/bench_peak.h"
+#include "cli/bench_work.h"
 #include "core/clock.h"
 #include "core/dtype.h"
 #include "strategies/internal.h"
 
 enum { MAX_ROUNDS = 99 };
+static const double LEAST_US = 0.1; /* of a call, where work between calls hides it */
 
 typedef struct bench {
     const ndm_options *options;
@@ -33,6 +35,7 @@ typedef struct bench {
     void *window;         /* of comm, or NULL */
     char *host;           /* [most_bytes] */
     ndm_limit limit;
+    ndm_bench_work work; /* before each timed call */
     bool wanted[NDM_COLLECTIVE_COUNT];
     ndm_bench_report report;
     int64_t wrong; /* over all rows and ranks */
@@ -153,16 +156,35 @@ static ndm_status check_row(bench *b, ndm_pattern *p, int64_t *wrong)
 
 /* ---- times ----------------------------------------------------------------------------------- */
 
-/* Mean of n calls of this rank, which starts with the others. */
-static ndm_status time_calls(bench *b, const ndm_pattern *p, int64_t n, double *us)
+/* Mean time of n turns of this rank, which starts with the others: work, and a call if p is not
+ * NULL. */
+static ndm_status time_turns(bench *b, const ndm_pattern *p, int64_t n, double *us)
 {
     NDM_TRY(ndm_barrier(b->everyone, b->stream));
     NDM_TRY(ndm_stream_synchronize(b->stream));
     int64_t start = ndm_clock_ns();
-    for (int64_t i = 0; i < n; i++)
-        NDM_TRY(issue(b, p));
+    for (int64_t i = 0; i < n; i++) {
+        ndm_bench_work_run(&b->work);
+        if (p)
+            NDM_TRY(issue(b, p));
+    }
     NDM_TRY(ndm_stream_synchronize(b->stream));
+    if (b->work.passes > 0) /* all ranks' work, where some share a core */
+        NDM_TRY(ndm_barrier(b->everyone, b->stream));
     *us = (double)(ndm_clock_ns() - start) * 1e-3 / (double)n;
+    return NDM_OK;
+}
+
+/* Mean of n calls, without the work between them. */
+static ndm_status time_calls(bench *b, const ndm_pattern *p, int64_t n, double *us)
+{
+    double work;
+
+    NDM_TRY(time_turns(b, p, n, us));
+    if (b->work.passes == 0)
+        return NDM_OK;
+    NDM_TRY(time_turns(b, NULL, n, &work));
+    *us = fmax(*us - work, LEAST_US);
     return NDM_OK;
 }
 
@@ -376,7 +398,8 @@ static ndm_status make_buffers(bench *b)
     b->host = malloc((size_t)b->most_bytes);
     if (b->host == NULL)
         NDM_FAIL(NDM_ERR_MEMORY, "no memory for %lld bytes", (long long)b->most_bytes);
-    return ndm_limit_init(&b->limit, b->most_bytes);
+    NDM_TRY(ndm_limit_init(&b->limit, b->most_bytes));
+    return ndm_bench_work_init(&b->work, ndm_option_double(b->options, "work-us"));
 }
 
 static void free_buffers(bench *b)
@@ -389,6 +412,7 @@ static void free_buffers(bench *b)
         ndm_device_free(b->context->device, b->second);
     free(b->host);
     ndm_limit_finish(&b->limit);
+    ndm_bench_work_finish(&b->work);
 }
 
 static void begin_report(bench *b)

@@ -6,18 +6,12 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+#include "core/clock.h"
 
 enum { BURST_ROUNDS = 4096, ALIGNMENT = 4096 };
 
-/* Of the calling thread: a burst that others interrupt does not look slower. */
-static int64_t thread_ns(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
+/* Times are of the calling thread: a burst that others interrupt does not look slower. */
 
 double ndm_peak_fma_gflops(int threads, int64_t ns)
 {
@@ -28,10 +22,10 @@ double ndm_peak_fma_gflops(int threads, int64_t ns)
         double flop = 0.0;
         ndm_burst_run(BURST_ROUNDS); /* the clock of wide vectors settles */
 #pragma omp barrier
-        int64_t start = thread_ns(), end = start + ns, now;
+        int64_t start = ndm_clock_thread_ns(), end = start + ns, now;
         do {
             flop += ndm_burst_run(BURST_ROUNDS);
-            now = thread_ns();
+            now = ndm_clock_thread_ns();
         } while (now < end);
         gflops = flop / (double)(now - start);
     }
@@ -85,11 +79,11 @@ double ndm_peak_copy_gbs(const ndm_peak_copy *copy, int64_t ns)
 #pragma omp parallel for num_threads(copy->threads) schedule(static, 1) reduction(+ : gbs)
     for (int t = 0; t < copy->threads; t++) {
         double bytes = 0.0;
-        int64_t start = thread_ns(), now;
+        int64_t start = ndm_clock_thread_ns(), now;
         do {
             memcpy(copy->to[t], copy->from[t], (size_t)copy->bytes);
             bytes += 2.0 * (double)copy->bytes;
-            now = thread_ns();
+            now = ndm_clock_thread_ns();
         } while (now < start + ns);
         gbs += bytes / (double)(now - start);
     }

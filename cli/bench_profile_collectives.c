@@ -11,7 +11,9 @@
 #include "core/text.h"
 #include <ndmesh/collectives.h>
 
-enum { PATH_BYTES = 4096, READ_BYTES = 65536 };
+/* Between two collectives of a step lie some kernels: ranks arrive one after another, and those
+ * that share a core find it in use. */
+enum { PATH_BYTES = 4096, READ_BYTES = 65536, WORK_US = 100 };
 
 /* Operations that the engine uses; an all-gather in a window, and a barrier, are priced as the
  * smallest all-reduce. */
@@ -95,8 +97,8 @@ static ndm_status measure_ranks(const ndm_profile_effort *effort, int64_t ranks,
     NDM_TRY(ndm_cli_self(self, sizeof self));
     char *command = ndm_text_printf(
         "'%s' bench collectives --ranks %lld --op %s --min-bytes 1K --max-bytes 4M --step-factor 4 "
-        "--iters %lld --rounds %d --check 0 --threads 1 --json",
-        self, (long long)ranks, operations, (long long)effort->collective, effort->rounds);
+        "--iters %lld --rounds %d --check 0 --threads 1 --work-us %d --json",
+        self, (long long)ranks, operations, (long long)effort->collective, effort->rounds, WORK_US);
     if (!command)
         NDM_FAIL(NDM_ERR_MEMORY, "no memory for a command");
     ndm_status status = read_output(command, &text);

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <omp.h>
@@ -13,6 +12,7 @@
 #include "cli/bench_cases.h"
 #include "cli/bench_peak.h"
 #include "cli/bench_profile.h"
+#include "core/clock.h"
 #include "core/dtype.h"
 #include "device/device.h"
 #include "kernels/cost.h"
@@ -36,16 +36,6 @@ typedef struct probe {
 } probe;
 
 /* ---- time of a case ------------------------------------------------------------------------ */
-
-/* Processor time, so that a busy machine does not look slower: kernels run inline, on one thread.
- */
-static double thread_ns(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
 
 /* A case in several places, in turn: within a step a kernel seldom finds its operands in the
  * innermost caches, where a call after the same call would. */
@@ -91,17 +81,18 @@ static ndm_status copies_init(const probe *p, const ndm_case *from, copies *c)
     return status;
 }
 
-/* Twice as many calls until they are enough: the clock is not asked for each. */
+/* Twice as many calls until they are enough: the clock is not asked for each. It is processor time,
+ * so that a busy machine does not look slower: kernels run inline, on one thread. */
 static ndm_status time_round(const probe *p, const copies *c, double *ns)
 {
     double least = p->effort->min_ms * 1e6, spent = 0.0;
 
     for (int64_t calls = c->n; calls == c->n || spent < least; calls *= 2) {
-        double start = thread_ns();
+        int64_t start = ndm_clock_thread_ns();
         for (int64_t i = 0; i < calls; i++)
             NDM_TRY(ndm_case_launch(&c->bound[i % c->n], p->stream));
         NDM_TRY(ndm_stream_synchronize(p->stream));
-        spent = thread_ns() - start;
+        spent = (double)(ndm_clock_thread_ns() - start);
         *ns = spent / (double)calls;
     }
     return NDM_OK;
@@ -289,11 +280,11 @@ static ndm_status measure_least(probe *p)
     static float from, to;
     ndm_cast_args one = {&from, &to, NDM_F32, NDM_F32, 1};
     enum { CALLS = 2000 };
-    double start = thread_ns();
+    int64_t start = ndm_clock_thread_ns();
 
     for (int i = 0; i < CALLS; i++)
         NDM_TRY(ndm_cast(p->stream, &one));
-    p->machine->kernel_ns = (thread_ns() - start) / CALLS;
+    p->machine->kernel_ns = (double)(ndm_clock_thread_ns() - start) / CALLS;
     p->machine->launch_ns = 0.0; /* kernels run inline: their launch is in their time */
     return NDM_OK;
 }

@@ -10,6 +10,7 @@
 
 NDM_MODULE_API int64_t ndm_clock_ns(void); /* monotonic */
 double ndm_clock_s(void);                  /* monotonic, seconds */
+int64_t ndm_clock_thread_ns(void);         /* processor time of the calling thread */
 NDM_MODULE_API void ndm_clock_yield(void); /* sched_yield */
 
 #endif

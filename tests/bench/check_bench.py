@@ -92,6 +92,8 @@ def collectives():
     rows = list(csv.DictReader(io.StringIO(
         ndmesh("bench", "collectives", "-o", "all_reduce", "--csv", *QUICK).stdout)))
     assert [r["size_bytes"] for r in rows] == ["4096", "16384"]
+    d = document("bench", "collectives", "--ranks", "4", "-o", "all_reduce", "--work-us", "1000", *QUICK)
+    assert d["wrong"] == 0 and all(0 < r["time_us"] for r in d["rows"]), d["rows"]
 
 
 def kernels():
