@@ -4,26 +4,49 @@
 #include "kernels/fast.h"
 #include "kernels/simd.h"
 
-enum { BLOCK = 4096, ROWS = 128, STRIP = 4 };
+enum { BLOCK = 4096, TOGETHER = 4, ROWS = 128, STRIP = 4 };
 
 typedef struct block_sum {
     double sum;
     float max;
 } block_sum;
 
-static block_sum square_block(const float *x, int64_t count)
+/* Squares of n blocks side by side, each of `count` elements: one stream of reads alone would not
+ * keep the memory busy. A block's bits do not depend on n. */
+SIMD void square_blocks(const int n, const float *x, int64_t count, block_sum *part)
 {
-    vd low = vd_set(0.0), high = vd_set(0.0);
-    vf max = vf_zero();
+    vd low[TOGETHER], high[TOGETHER];
+    vf max[TOGETHER];
 
-    SIMD_FOR (i, lanes, count) {
-        vf v = vf_load_n(x + i, lanes);
-        vd a = vd_low(v), b = vd_high(v);
-        low += a * a;
-        high += b * b;
-        max = vf_max(max, vf_abs(v));
+    SIMD_UNROLL
+    for (int b = 0; b < n; b++) {
+        low[b] = high[b] = vd_set(0.0);
+        max[b] = vf_zero();
     }
-    return (block_sum){vd_sum(low + high), vf_hmax(max)};
+    SIMD_FOR (i, lanes, count) {
+        SIMD_UNROLL
+        for (int b = 0; b < n; b++) {
+            vf v = vf_load_n(x + b * BLOCK + i, lanes);
+            vd l = vd_low(v), h = vd_high(v);
+            low[b] += l * l;
+            high[b] += h * h;
+            max[b] = vf_max(max[b], vf_abs(v));
+        }
+    }
+    SIMD_UNROLL
+    for (int b = 0; b < n; b++)
+        part[b] = (block_sum){vd_sum(low[b] + high[b]), vf_hmax(max[b])};
+}
+
+/* Blocks first .. end - 1 of all n elements. */
+static void square_range(const float *x, int64_t n, int64_t first, int64_t end, block_sum *part)
+{
+    int64_t i = first;
+
+    for (; i + TOGETHER <= end && (i + TOGETHER) * BLOCK <= n; i += TOGETHER)
+        square_blocks(TOGETHER, x + i * BLOCK, BLOCK, part + i);
+    for (; i < end; i++)
+        square_blocks(1, x + i * BLOCK, n - i * BLOCK < BLOCK ? n - i * BLOCK : BLOCK, part + i);
 }
 
 static void add_blocks(const ndm_sumsq_args *a, const block_sum *part, int64_t blocks)
@@ -50,9 +73,9 @@ ndm_status NDM_FAST(sumsq)(const void *args)
     if (!part)
         return ndm_fast_no_memory("sumsq", bytes);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
-    for (int64_t i = 0; i < blocks; i++)
-        part[i] = square_block(a->x + i * BLOCK,
-                               a->n - i * BLOCK < BLOCK ? a->n - i * BLOCK : BLOCK);
+    for (int64_t first = 0; first < blocks; first += TOGETHER)
+        square_range(a->x, a->n, first, first + TOGETHER < blocks ? first + TOGETHER : blocks,
+                     part);
     add_blocks(a, part, blocks);
     return NDM_OK;
 }

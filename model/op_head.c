@@ -139,6 +139,9 @@ static ndm_status chunk_backward(const ndm_run *run, int64_t row, int64_t rows)
 {
     ndm_model *m = run->model;
     const ndm_sizes *s = &m->size;
+    float *grad, beta;
+    NDM_TRY(ndm_unit_grad_product(run->block->unit, run->block->param[head_weight(run->block)],
+                                  s->vocab_rows * s->hidden, m->context->compute, &grad, &beta));
     ndm_gemm_args input = table_gemm(run, rows);
     ndm_gemm_args weight = {
         .trans_a = true,
@@ -146,14 +149,14 @@ static ndm_status chunk_backward(const ndm_run *run, int64_t row, int64_t rows)
         .n = s->hidden,
         .k = rows,
         .alpha = 1.0f,
-        .beta = 1.0f,
+        .beta = beta,
         .a = m->logits,
         .lda = s->vocab_rows,
         .b = ndm_model_at(m, m->h_final, row * s->hidden),
         .a_dtype = m->dtype,
         .b_dtype = m->dtype,
         .ldb = s->hidden,
-        .c = ndm_block_grad(run->block, head_weight(run->block)),
+        .c = grad,
         .ldc = s->hidden,
     };
 

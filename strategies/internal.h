@@ -101,6 +101,8 @@ typedef struct ndm_param {
     int64_t sharers;       /* tp ranks that hold the same part: consecutive ones */
     bool sum_over_sharers; /* their gradients are partial sums */
     bool decay;
+    bool by_product; /* its gradient's first term comes from ndm_unit_grad_product() */
+    bool blank;      /* its gradient holds nothing of this window, not even zeros */
 } ndm_param;
 
 NDM_MUST_USE ndm_status ndm_param_place(const ndm_context *context, const ndm_param_spec *spec,
@@ -217,6 +219,11 @@ int64_t ndm_gather_eight_bytes(const ndm_unit *unit); /* of a rank's message */
 
 /* Gives buffers back, before the unit goes; streams are idle. */
 void ndm_unit_forget(ndm_unit *unit);
+
+/* The gradient of parameter i and what follows it, `numel` elements in all, for a product that adds
+ * to beta times it: 0 at the first of a window, so that nobody has to clear the array before. */
+NDM_MUST_USE ndm_status ndm_unit_grad_product(ndm_unit *unit, int64_t i, int64_t numel,
+                                              ndm_stream *stream, float **grad, float *beta);
 
 /* Pieces that the sharding strategies are made of (strategies/reduce.c), all on `stream`. A target
  * is where a micro-batch's reduced gradient goes: grad_slice itself, or a part that merge adds to

@@ -300,20 +300,23 @@ ndm_status ndm_linear_grad_weight(const ndm_linear *l, int64_t rows, const void 
     for (int i = 0; i < n; i++) {
         const piece *p = &pieces[i];
         const void *part = ndm_dtype_at(dy, l->dtype, p->column);
+        float *grad, beta;
+        NDM_TRY(ndm_unit_grad_product(l->unit, p->w, p->width * in, l->unit->context->compute,
+                                      &grad, &beta));
         ndm_gemm_args args = {
             .trans_a = true,
             .m = p->transposed ? in : p->width,
             .n = p->transposed ? p->width : in,
             .k = rows,
             .alpha = 1.0f,
-            .beta = 1.0f,
+            .beta = beta,
             .a = p->transposed ? x : part,
             .lda = p->transposed ? in : out,
             .b = p->transposed ? part : x,
             .ldb = p->transposed ? out : in,
             .a_dtype = l->dtype,
             .b_dtype = l->dtype,
-            .c = ndm_unit_grad(l->unit, p->w),
+            .c = grad,
             .ldc = p->transposed ? p->width : in,
         };
         if (p->transposed)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gradients of units: the whole array that kernels add to, and the ways it becomes the sum in
- * slices.
+ * slices. Where a product gave the first term once, it does so in every window: such gradients are
+ * not cleared.
  *
  * Sums are fp32 whatever the wire carries. With deferral the whole array lives over all
  * micro-batches and is reduced once; without, each micro-batch is reduced and added to the slice.
@@ -8,19 +9,88 @@
 #include "core/dtype.h"
 #include "strategies/internal.h"
 
-/* A zero array that kernels on `stream` may add to. */
+static ndm_status zero_part(ndm_stream *stream, float *base, int64_t from, int64_t to)
+{
+    return to > from ? ndm_zero(stream, base + from, (to - from) * (int64_t)sizeof(float)) : NDM_OK;
+}
+
+/* Zeros, but where products will write: these are blank. */
+static ndm_status clear_params(ndm_unit *u, float *base, ndm_stream *stream)
+{
+    int64_t from = 0;
+
+    for (int64_t i = 0; i < u->n_params; i++)
+        u->params[i].blank = u->params[i].by_product;
+    for (const ndm_param *p = ndm_unit_param_after(u, 0); p;
+         p = ndm_unit_param_after(u, p->start + 1)) {
+        if (!p->by_product)
+            continue;
+        NDM_TRY(zero_part(stream, base, from, p->start));
+        from = p->start + p->numel;
+    }
+    return zero_part(stream, base, from, u->numel);
+}
+
+/* An array that kernels on `stream` may add to. */
 static ndm_status clear_grads(ndm_unit *u, ndm_stream *stream)
 {
     int64_t bytes = u->numel * (int64_t)sizeof(float);
 
     if (u->shards == 1) {
         NDM_TRY(ndm_stream_wait(stream, u->reduce_done)); /* it is reduced in place */
-        return ndm_zero(stream, u->grad_slice, bytes);
+        return clear_params(u, u->grad_slice, stream);
     }
     if (!u->grads)
         NDM_TRY(ndm_pool_take_shared(u->context, u->shard, bytes, NDM_MEMORY_GRADIENTS, stream,
                                      &u->grads));
-    return ndm_zero(stream, u->grads->memory, bytes);
+    return clear_params(u, u->grads->memory, stream);
+}
+
+static float *grads_of(const ndm_unit *u)
+{
+    return u->shards == 1 ? u->grad_slice : u->grads ? u->grads->memory : NULL;
+}
+
+static ndm_status fill_blank(const ndm_unit *u, ndm_param *p, ndm_stream *stream)
+{
+    float *base = grads_of(u);
+
+    if (!p->blank || !base)
+        return NDM_OK;
+    p->blank = false;
+    return zero_part(stream, base, p->start, p->start + p->numel);
+}
+
+float *ndm_unit_grad(const ndm_unit *unit, int64_t i)
+{
+    float *base = grads_of(unit);
+
+    if (!base || fill_blank(unit, &unit->params[i], unit->context->compute) != NDM_OK)
+        return NULL;
+    return base + unit->params[i].start;
+}
+
+ndm_status ndm_unit_grad_product(ndm_unit *unit, int64_t i, int64_t numel, ndm_stream *stream,
+                                 float **grad, float *beta)
+{
+    int64_t from = unit->params[i].start, to = from + numel;
+    bool blank = true;
+
+    for (int64_t j = 0; j < unit->n_params; j++)
+        if (unit->params[j].start >= from && unit->params[j].start < to)
+            blank = blank && unit->params[j].blank;
+    for (int64_t j = 0; j < unit->n_params; j++) {
+        ndm_param *p = &unit->params[j];
+        if (p->start < from || p->start >= to)
+            continue;
+        p->by_product = true;
+        if (!blank)
+            NDM_TRY(fill_blank(unit, p, stream));
+        p->blank = false;
+    }
+    *grad = grads_of(unit) + from;
+    *beta = blank ? 0.0f : 1.0f;
+    return NDM_OK;
 }
 
 ndm_status ndm_unit_grads_begin(ndm_unit *unit, ndm_stream *stream)
@@ -42,6 +112,8 @@ ndm_status ndm_unit_reduce_grads(ndm_unit *unit, ndm_stream *stream)
     if (!unit->in_backward)
         NDM_FAIL(NDM_ERR_STATE, "unit %s has no gradients to reduce", unit->name);
     unit->in_backward = false;
+    for (int64_t i = 0; i < unit->n_params; i++)
+        NDM_TRY(fill_blank(unit, &unit->params[i], stream)); /* no product came */
     if (ndm_unit_defers(unit) && !ndm_context_last_micro_batch(c))
         return NDM_OK;
     NDM_TRY(ndm_event_record(unit->grads_ready, stream));

@@ -301,10 +301,3 @@ const void *ndm_unit_weight(const ndm_unit *unit, int64_t i)
 
     return whole ? whole + (size_t)unit->params[i].start * bytes : NULL;
 }
-
-float *ndm_unit_grad(const ndm_unit *unit, int64_t i)
-{
-    float *base = unit->shards == 1 ? unit->grad_slice : unit->grads ? unit->grads->memory : NULL;
-
-    return base ? base + unit->params[i].start : NULL;
-}

@@ -261,6 +261,35 @@ static ndm_status check_range(void *user, const ndm_param_spec *spec, int64_t fi
     return NDM_OK;
 }
 
+static ndm_status check_zeros(void *user, const ndm_param_spec *spec, int64_t first, int64_t count,
+                              float *values)
+{
+    bool *zeros = user;
+
+    (void)spec, (void)first;
+    for (int64_t i = 0; i < count; i++)
+        *zeros = *zeros && values[i] == 0.0f;
+    return NDM_OK;
+}
+
+/* Once products have made gradients, nobody clears these for them: a window without products must
+ * not show what the last one left. */
+static void check_window_without_products(net *n)
+{
+    ndm_stream *stream = n->session.context->compute;
+    bool zeros = true;
+    float left;
+
+    ok_all(ndm_unit_grads_begin(n->unit, stream));
+    must(ndm_copy(stream, &left, ndm_unit_grad(n->unit, W), (int64_t)sizeof left,
+                  NDM_DEVICE_TO_HOST));
+    must(ndm_stream_synchronize(stream));
+    check_all(left == 0.0f);
+    ok_all(ndm_unit_reduce_grads(n->unit, stream));
+    ok_all(ndm_unit_write(n->unit, NDM_UNIT_GRADS, check_zeros, &zeros));
+    check_all(zeros);
+}
+
 static void check_net(const task *t, bool transposed, bool in_place)
 {
     const expected *want = expect(transposed);
@@ -272,8 +301,15 @@ static void check_net(const task *t, bool transposed, bool in_place)
     run_back(&n);
     check_all(rows_are(&n, n.dx, IN, &want->dx[0][0]));
     grads g = {want, (double)(t->mesh[NDM_DP_REPLICATE] * t->mesh[NDM_DP_SHARD]), true};
-    ok_all(ndm_unit_write(n.unit, NDM_UNIT_GRADS, check_range, &g));
-    check_all(g.same);
+    for (int window = 0; window < 2; window++) { /* the second does not add to the first */
+        if (window > 0) {
+            run_net(&n);
+            run_back(&n);
+        }
+        ok_all(ndm_unit_write(n.unit, NDM_UNIT_GRADS, check_range, &g));
+        check_all(g.same);
+    }
+    check_window_without_products(&n);
     close_net(&n);
 }
 
