@@ -26,6 +26,8 @@ def parse_args():
     p.add_argument("--model", default="llama-m")
     p.add_argument("--seq-len", default="512")
     p.add_argument("--micro-batch", default="2")
+    p.add_argument("--threads", default=str(max(1, len(os.sched_getaffinity(0)) // 2)),
+                   help="of each host: they share this machine's cores (default: half of them)")
     p.add_argument("--steps", default="4", help="measured steps of a run")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--timeout", type=float, default=300, help="seconds of a run")
@@ -40,8 +42,8 @@ def hosts(*words, check=True, **more):
 
 def step_ms(a, only, progress_thread):
     command = [os.path.abspath(a.ndmesh), "bench", "step", "--json", "--model", a.model, "--seq-len", a.seq_len,
-               "--micro-batch", a.micro_batch, "--steps", a.steps, "--dp-shard", "2", "--only", only,
-               "--progress-thread", progress_thread, *a.option]
+               "--micro-batch", a.micro_batch, "--steps", a.steps, "--dp-shard", "2", "--threads", a.threads,
+               "--only", only, "--progress-thread", progress_thread, *a.option]
     run = hosts("run", "2", "2", *command, check=False, capture_output=True, timeout=a.timeout)
     if run.returncode != 0:
         sys.exit(f"overlap: {' '.join(command)} ended with {run.returncode}\n{run.stderr[-2000:]}")
