@@ -8,8 +8,6 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "model/model.h"
-#include "model/safetensors.h"
-#include "model/safetensors_window.h"
 
 /* ---- names -------------------------------------------------------------------------------- */
 
@@ -70,21 +68,57 @@ ndm_status ndm_model_check_tensors(const ndm_model *m, const ndm_safetensors *fi
 
 /* ---- reading ------------------------------------------------------------------------------ */
 
-static ndm_status read_range(void *user, const ndm_param_spec *spec, int64_t first, int64_t count,
-                             float *values)
-{
-    const ndm_safetensors *file = user;
+typedef struct asked {
+    const ndm_safetensors *file;
+    ndm_gather *gather;
+} asked;
 
-    return ndm_safetensors_read(file, name_in_file(file, spec->name), first, count, values,
-                                NDM_F32);
+static ndm_status ask_range(void *user, const ndm_param_spec *spec, int64_t first, int64_t count,
+                            float *values)
+{
+    const asked *s = user;
+
+    return ndm_gather_add(s->gather, name_in_file(s->file, spec->name), first, count, values);
+}
+
+static ndm_status read_asked(void *user)
+{
+    return ndm_gather_run(((const asked *)user)->gather);
+}
+
+static ndm_status read_units(ndm_model *m, asked *from)
+{
+    for (int64_t u = 0; u < m->n_units; u++)
+        NDM_TRY(ndm_unit_ask_array(m->units[u], ndm_unit_master(m->units[u]), ask_range, read_asked,
+                                   from));
+    NDM_TRY(read_asked(from));
+    for (int64_t u = 0; u < m->n_units; u++)
+        NDM_TRY(ndm_unit_changed(m->units[u]));
+    return NDM_OK;
+}
+
+ndm_gather_options ndm_model_gather_options(const ndm_model *m)
+{
+    int threads = m->context->device->options.threads;
+
+    return (ndm_gather_options){
+        .threads = 2 * (threads > 1 ? threads : 1),
+        .rank = ndm_context_rank(m->context),
+        .ranks = ndm_context_size(m->context),
+        .shared = ndm_context_axes_size(m->context, NDM_AXIS_DP_REPLICATE) > 1,
+    };
 }
 
 static ndm_status load_from(ndm_model *m, const ndm_safetensors *file)
 {
+    ndm_gather_options options = ndm_model_gather_options(m);
+    asked from = {.file = file};
+
     NDM_TRY(ndm_model_check_tensors(m, file));
-    for (int64_t u = 0; u < m->n_units; u++)
-        NDM_TRY(ndm_unit_read(m->units[u], read_range, (void *)file));
-    return NDM_OK;
+    NDM_TRY(ndm_gather_create(file, &options, &from.gather));
+    ndm_status status = read_units(m, &from);
+    ndm_gather_destroy(from.gather);
+    return status;
 }
 
 ndm_status ndm_model_check_weights(const ndm_model *m, const char *folder)
@@ -99,14 +133,11 @@ ndm_status ndm_model_check_weights(const ndm_model *m, const char *folder)
 
 static ndm_status load(ndm_model *m, const char *folder)
 {
-    ndm_window window = {0};
     ndm_safetensors *file;
 
     NDM_TRY(ndm_safetensors_open(folder, &file));
-    ndm_safetensors_set_source(file, ndm_window_read, &window);
     ndm_status status = load_from(m, file);
     ndm_safetensors_close(file);
-    ndm_window_finish(&window);
     return status;
 }
 

@@ -11,7 +11,7 @@
 #include "kernels/kernels.h"
 #include "model/config.h"
 #include "model/memory.h"
-#include "model/safetensors.h"
+#include "model/safetensors_gather.h"
 #include "strategies/internal.h"
 #include "strategies/linear.h"
 #include <ndmesh/linear.h>
@@ -217,6 +217,8 @@ NDM_MUST_USE ndm_status ndm_model_plan_files(const ndm_model *model, const ndm_m
 /* Whether the tensors of open files are those of the model. */
 NDM_MUST_USE ndm_status ndm_model_check_tensors(const ndm_model *model,
                                                 const ndm_safetensors *file);
+/* How this rank reads many ranges at a time. */
+ndm_gather_options ndm_model_gather_options(const ndm_model *model);
 /* Before weights are read: from here on none reads the old ones. Ahead of all that may fail on one
  * rank alone. Collective over: world. */
 NDM_MUST_USE ndm_status ndm_model_change(ndm_model *model);

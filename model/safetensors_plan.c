@@ -57,13 +57,15 @@ static int64_t assign_files(ndm_safetensors_writer *w, int64_t shard_bytes)
         if (shard_bytes > 0 && used > 0 && bytes > shard_bytes - used)
             file++, used = 0;
         w->infos[i].file = file;
+        w->infos[i].offset = i; /* until there are offsets */
         used += bytes;
     }
     return file + 1;
 }
 
-/* By file, then wide elements first so that every tensor is aligned to its own type, then by name:
- * the order in the file. */
+/* By file, then wide elements first so that every tensor is aligned to its own type, then as given:
+ * the order in the file. What the caller has next to each other, a rank's slice of a unit, is read
+ * and written in one stretch. */
 static int compare_places(const void *a, const void *b)
 {
     const ndm_tensor_info *x = a, *y = b;
@@ -73,7 +75,7 @@ static int compare_places(const void *a, const void *b)
         return x->file < y->file ? -1 : 1;
     if (xb != yb)
         return xb > yb ? -1 : 1;
-    return strcmp(x->name, y->name);
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
 static void write_metadata(ndm_json *json, const char *const *metadata)

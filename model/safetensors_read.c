@@ -71,10 +71,15 @@ static const char *nearest_name(const ndm_safetensors *r, const char *name)
     return near;
 }
 
-static ndm_status missing(const ndm_safetensors *r, const char *name)
+ndm_status ndm_safetensors_lookup(const ndm_safetensors *r, const char *name,
+                                  const ndm_tensor_info **info)
 {
-    const char *near = nearest_name(r, name);
+    const char *near;
 
+    *info = ndm_safetensors_find(r, name);
+    if (*info != NULL)
+        return NDM_OK;
+    near = nearest_name(r, name);
     NDM_FAIL(NDM_ERR_FORMAT, "%s%s: has no tensor '%s'%s%s%s", r->files[0].path,
              r->file_count > 1 ? " and its other shards" : "", name,
              near ? "; the nearest is '" : "", near ? near : "", near ? "'" : "");
@@ -83,11 +88,10 @@ static ndm_status missing(const ndm_safetensors *r, const char *name)
 ndm_status ndm_safetensors_require(const ndm_safetensors *r, const char *name, int ndim,
                                    const int64_t *shape, const ndm_tensor_info **info)
 {
-    const ndm_tensor_info *found = ndm_safetensors_find(r, name);
+    const ndm_tensor_info *found;
     char got[200], want[200];
 
-    if (found == NULL)
-        return missing(r, name);
+    NDM_TRY(ndm_safetensors_lookup(r, name, &found));
     if (found->ndim != ndim || memcmp(found->shape, shape, (size_t)ndim * sizeof *shape) != 0)
         NDM_FAIL(NDM_ERR_FORMAT, "%s: tensor '%s' has shape %s, the model wants %s",
                  r->files[found->file].path, name,
@@ -130,14 +134,13 @@ static ndm_status make_stage(const char *path, int64_t bytes, void **stage)
 ndm_status ndm_safetensors_read(const ndm_safetensors *r, const char *name, int64_t first,
                                 int64_t n, void *dst, ndm_dtype dtype)
 {
-    const ndm_tensor_info *info = ndm_safetensors_find(r, name);
     const struct ndm_safetensors_file *f;
+    const ndm_tensor_info *info;
     int64_t width, stage_bytes;
     ndm_status status;
     void *stage;
 
-    if (info == NULL)
-        return missing(r, name);
+    NDM_TRY(ndm_safetensors_lookup(r, name, &info));
     f = &r->files[info->file];
     NDM_TRY(ndm_tensor_check_range(info, f->path, first, n, dtype));
     width = (int64_t)ndm_dtype_bytes(info->dtype);
@@ -201,9 +204,7 @@ ndm_status ndm_safetensors_read_block(const ndm_safetensors *r, const char *name
     ndm_status status;
     void *stage;
 
-    b.info = ndm_safetensors_find(r, name);
-    if (b.info == NULL)
-        return missing(r, name);
+    NDM_TRY(ndm_safetensors_lookup(r, name, &b.info));
     path = r->files[b.info->file].path;
     NDM_TRY(ndm_tensor_check_block(b.info, path, r0, r1, c0, c1, dtype));
     if (r0 == r1 || c0 == c1)

@@ -27,6 +27,10 @@ struct ndm_safetensors {
 NDM_MUST_USE ndm_status ndm_safetensors_add_file(ndm_safetensors *reader, const char *path);
 NDM_MUST_USE ndm_status ndm_safetensors_finish_open(ndm_safetensors *reader);
 
+/* The tensor of that name; NDM_ERR_FORMAT, with the nearest name, if there is none. */
+NDM_MUST_USE ndm_status ndm_safetensors_lookup(const ndm_safetensors *reader, const char *name,
+                                               const ndm_tensor_info **info);
+
 /* Reads exactly n bytes at offset; a file that ends before is NDM_ERR_FORMAT. */
 NDM_MUST_USE ndm_status ndm_safetensors_pread(int fd, const char *path, void *dst, int64_t n,
                                               int64_t offset);

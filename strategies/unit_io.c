@@ -15,6 +15,7 @@ typedef struct window {
     float *values; /* [WINDOW], or the slice if that is less */
     int64_t first; /* flat index of values[0] */
     ndm_unit_range_fn call;
+    ndm_status (*flush)(void *user); /* after the last run of a window; may be NULL */
     void *user;
 } window;
 
@@ -53,6 +54,8 @@ static ndm_status read_windows(ndm_unit *u, float *array, window *w)
         w->first = u->index * u->slice + at;
         memset(w->values, 0, (size_t)count * sizeof(float));
         NDM_TRY(visit_window(u, w, count, false));
+        if (w->flush)
+            NDM_TRY(w->flush(w->user));
         NDM_TRY(ndm_copy(stream, array + at, w->values, count * (int64_t)sizeof(float),
                          NDM_HOST_TO_DEVICE));
         NDM_TRY(ndm_stream_synchronize(stream));
@@ -87,17 +90,12 @@ static ndm_status open_window(const ndm_unit *u, window *w, ndm_unit_range_fn ca
 
 /* Where files may be read into device memory, the whole slice is one window of itself. Padding is
  * not touched: it is zero since the array was made. */
-ndm_status ndm_unit_read_host(const ndm_unit *u, float *slice, ndm_unit_range_fn read, void *user)
-{
-    window w = {.call = read, .user = user, .values = slice, .first = u->index * u->slice};
-
-    return visit_window(u, &w, u->slice, false);
-}
-
 static ndm_status read_in_place(ndm_unit *u, float *array, ndm_unit_range_fn read, void *user)
 {
+    window w = {.call = read, .user = user, .values = array, .first = u->index * u->slice};
+
     NDM_TRY(ndm_stream_synchronize(u->context->compute));
-    return ndm_unit_read_host(u, array, read, user);
+    return visit_window(u, &w, u->slice, false);
 }
 
 static ndm_status write_in_place(ndm_unit *u, const float *array, ndm_unit_range_fn write,
@@ -109,11 +107,18 @@ static ndm_status write_in_place(ndm_unit *u, const float *array, ndm_unit_range
 
 ndm_status ndm_unit_read_array(ndm_unit *unit, float *array, ndm_unit_range_fn read, void *user)
 {
+    return ndm_unit_ask_array(unit, array, read, NULL, user);
+}
+
+ndm_status ndm_unit_ask_array(ndm_unit *unit, float *array, ndm_unit_range_fn ask,
+                              ndm_status (*flush)(void *user), void *user)
+{
     window w;
 
     if (unit->context->device->ops->in_place)
-        return read_in_place(unit, array, read, user);
-    NDM_TRY(open_window(unit, &w, read, user));
+        return read_in_place(unit, array, ask, user);
+    NDM_TRY(open_window(unit, &w, ask, user));
+    w.flush = flush;
     ndm_status status = read_windows(unit, array, &w);
     free(w.values);
     return status;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where the library's copy has to do. */
-#include "train/checkpoint_tasks.h"
+#include "train/checkpoint_copy.h"
 
 #include <string.h>
 

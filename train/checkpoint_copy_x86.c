@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copies by streaming stores. An ordinary copy reads each line of its target before it overwrites
  * it, and throws out of the caches what training has there. */
-#include "train/checkpoint_tasks.h"
+#include "train/checkpoint_copy.h"
 
 #include <emmintrin.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 
 #include "core/file.h"
 #include "model/model.h"
-#include "train/checkpoint_tasks.h"
+#include "model/safetensors_gather.h"
 #include "train/checkpoint_tools.h"
 #include "train/trainer.h"
 
@@ -51,30 +51,29 @@ ndm_status ndm_checkpoint_input_open(const char *path, const ndm_sums *sums, int
     return status;
 }
 
-/* ---- tasks: a unit's weights, or one of its moments --------------------------------------- */
+/* ---- a stem: weights, or a moment, of all units ------------------------------------------- */
 
-/* A thread's own readers: they keep the blocks that they read last. */
 typedef struct loader {
     ndm_trainer *trainer;
     ndm_unit *const *units;
     int64_t n_units;
-    bool in_place;
-    const char *path;
-    const ndm_sums *sums;
-    struct {
-        ndm_checkpoint_input input;
-        bool open;
-    } inputs[NDM_TASK_THREADS][NDM_CHECKPOINT_STEMS];
+    ndm_checkpoint_input *input;
+    ndm_gather *gather;
 } loader;
 
-static ndm_status read_range(void *user, const ndm_param_spec *spec, int64_t first, int64_t count,
-                             float *values)
+static ndm_status ask_range(void *user, const ndm_param_spec *spec, int64_t first, int64_t count,
+                            float *values)
 {
-    const ndm_checkpoint_input *in = user;
+    const loader *l = user;
     char name[1024];
 
-    snprintf(name, sizeof name, "%s%s", spec->name, in->suffix);
-    return ndm_safetensors_read(in->reader, name, first, count, values, NDM_F32);
+    snprintf(name, sizeof name, "%s%s", spec->name, l->input->suffix);
+    return ndm_gather_add(l->gather, name, first, count, values);
+}
+
+static ndm_status read_asked(void *user)
+{
+    return ndm_gather_run(((const loader *)user)->gather);
 }
 
 static ndm_status check_shapes(const ndm_unit *unit, const ndm_checkpoint_input *in)
@@ -90,79 +89,50 @@ static ndm_status check_shapes(const ndm_unit *unit, const ndm_checkpoint_input 
     return NDM_OK;
 }
 
-static void close_inputs(loader *l, int thread)
+static ndm_status load_units(loader *l, int stem)
 {
-    for (int s = 0; s < NDM_CHECKPOINT_STEMS; s++) {
-        if (l->inputs[thread][s].open)
-            ndm_checkpoint_input_close(&l->inputs[thread][s].input);
-        l->inputs[thread][s].open = false;
+    const ndm_model *model = ndm_trainer_model(l->trainer);
+
+    if (stem == 0)
+        NDM_TRY(ndm_model_check_tensors(model, l->input->reader));
+    for (int64_t u = 0; u < l->n_units; u++) {
+        float *array = stem == 0 ? ndm_unit_master(l->units[u])
+                                 : ndm_optimizer_moment(ndm_trainer_optimizer(l->trainer), u,
+                                                        stem == 1 ? NDM_EXP_AVG : NDM_EXP_AVG_SQ);
+        NDM_TRY(check_shapes(l->units[u], l->input));
+        NDM_TRY(ndm_unit_ask_array(l->units[u], array, ask_range, read_asked, l));
     }
+    return read_asked(l);
 }
 
-static ndm_status open_input(loader *l, int thread, int stem, ndm_checkpoint_input **input)
+static ndm_status load_stem(loader *l, const char *path, const ndm_sums *sums, int stem)
 {
-    *input = &l->inputs[thread][stem].input;
-    if (l->inputs[thread][stem].open)
-        return NDM_OK;
-    close_inputs(l, thread); /* tasks come by stems: this one is through with others */
-    NDM_TRY(ndm_checkpoint_input_open(l->path, l->sums, stem, *input));
-    l->inputs[thread][stem].open = true;
-    return NDM_OK;
-}
+    ndm_gather_options options = ndm_model_gather_options(ndm_trainer_model(l->trainer));
+    ndm_checkpoint_input in;
 
-static ndm_status load_unit(void *user, int64_t i, int thread)
-{
-    loader *l = user;
-    int64_t u = i % l->n_units;
-    int stem = (int)(i / l->n_units);
-    float *array = stem == 0 ? ndm_unit_master(l->units[u])
-                             : ndm_optimizer_moment(ndm_trainer_optimizer(l->trainer), u,
-                                                    stem == 1 ? NDM_EXP_AVG : NDM_EXP_AVG_SQ);
-    ndm_checkpoint_input *in;
-
-    NDM_TRY(open_input(l, thread, stem, &in));
-    NDM_TRY(check_shapes(l->units[u], in));
-    return l->in_place ? ndm_unit_read_host(l->units[u], array, read_range, in)
-                       : ndm_unit_read_array(l->units[u], array, read_range, in);
-}
-
-/* Half of the threads wait for the disk while the others hash. A device whose memory is not the
- * host's has one thread that copies. */
-static int threads_of(const loader *l)
-{
-    const ndm_device *device = ndm_model_context(ndm_trainer_model(l->trainer))->device;
-
-    return l->in_place ? 2 * device->options.threads : 1;
-}
-
-static ndm_status load_units(loader *l)
-{
-    ndm_model *model = ndm_trainer_model(l->trainer);
-    ndm_checkpoint_input *weights;
-
-    NDM_TRY(open_input(l, 0, 0, &weights));
-    NDM_TRY(ndm_model_check_tensors(model, weights->reader));
-    NDM_TRY(ndm_stream_synchronize(ndm_model_context(model)->compute));
-    NDM_TRY(ndm_tasks_run(l->n_units * NDM_CHECKPOINT_STEMS, threads_of(l), load_unit, l));
-    for (int64_t u = 0; u < l->n_units; u++)
-        NDM_TRY(ndm_unit_changed(l->units[u]));
-    return NDM_OK;
+    NDM_TRY(ndm_checkpoint_input_open(path, sums, stem, &in));
+    l->input = &in, l->gather = NULL;
+    options.check = ndm_verified_check;
+    options.block_bytes = sums->block_bytes;
+    options.user = &in.verified;
+    ndm_status status = ndm_gather_create(in.reader, &options, &l->gather);
+    if (status == NDM_OK)
+        status = load_units(l, stem);
+    ndm_gather_destroy(l->gather);
+    ndm_checkpoint_input_close(&in);
+    return status;
 }
 
 static ndm_status load_all(ndm_trainer *t, const char *path, const ndm_sums *sums)
 {
-    loader *l = calloc(1, sizeof *l);
+    loader l = {.trainer = t};
 
-    if (!l)
-        NDM_FAIL(NDM_ERR_MEMORY, "%s: no memory to load it", path);
-    l->trainer = t, l->path = path, l->sums = sums;
-    l->units = ndm_model_units(ndm_trainer_model(t), &l->n_units);
-    l->in_place = ndm_model_context(ndm_trainer_model(t))->device->ops->in_place;
-    ndm_status status = load_units(l);
-    for (int thread = 0; thread < NDM_TASK_THREADS; thread++)
-        close_inputs(l, thread);
-    free(l);
-    return status;
+    l.units = ndm_model_units(ndm_trainer_model(t), &l.n_units);
+    for (int stem = 0; stem < NDM_CHECKPOINT_STEMS; stem++)
+        NDM_TRY(load_stem(&l, path, sums, stem));
+    for (int64_t u = 0; u < l.n_units; u++)
+        NDM_TRY(ndm_unit_changed(l.units[u]));
+    return NDM_OK;
 }
 
 /* ---- the whole ---------------------------------------------------------------------------- */

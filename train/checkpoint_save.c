@@ -16,7 +16,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "model/safetensors_reader.h"
-#include "train/checkpoint_tasks.h"
+#include "core/tasks.h"
 
 #define PART_PREFIX ".sums-"
 

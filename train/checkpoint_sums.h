@@ -61,20 +61,19 @@ typedef struct ndm_verified {
     const ndm_safetensors *reader; /* names tensors in messages; may be NULL */
     struct {
         int64_t file, block; /* valid where data is set */
-        char *data;          /* [block_bytes], aligned */
+        char *data;          /* [block_bytes] */
     } kept[NDM_VERIFIED_BLOCKS];
-    int64_t next;  /* to be replaced */
-    char *passing; /* [block_bytes]: a block on its way */
-    struct {
-        int64_t file; /* whose descriptor it is */
-        int fd;       /* -1: the file system has no direct reads; 0 = not opened yet */
-    } direct;
+    int64_t next; /* to be replaced */
 } ndm_verified;
 void ndm_verified_finish(ndm_verified *verified);
 
 /* An ndm_safetensors_source; user: ndm_verified. NDM_ERR_CHECK names file, bytes and tensor. */
 ndm_status ndm_verified_read(void *user, int fd, const char *path, void *dst, int64_t n,
                              int64_t offset);
+
+/* An ndm_gather_options.check for blocks of sums->block_bytes; user: ndm_verified with a reader. */
+ndm_status ndm_verified_check(const void *user, int64_t file, int64_t begin, const void *data,
+                              int64_t bytes);
 
 /* NDM_ERR_CHECK unless data, the block's bytes, has the hash that is known. */
 NDM_MUST_USE ndm_status ndm_sums_compare(const ndm_sums *sums, int64_t file, int64_t block,

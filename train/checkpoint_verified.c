@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads that verify: every block that a range touches is hashed and compared, on its way to where
- * it is wanted; blocks at the ends of a range are kept for the next one. */
-#include <fcntl.h>
+/* Reads that verify: every block that a range touches is hashed and compared before any of it is
+ * used; the last ones are kept for the next range. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/uio.h>
-#include <unistd.h>
 
 #include "core/dtype.h"
 #include "model/safetensors_reader.h"
@@ -18,11 +15,6 @@ void ndm_verified_finish(ndm_verified *verified)
         free(verified->kept[i].data);
         verified->kept[i].data = NULL;
     }
-    if (verified->direct.fd > 0)
-        close(verified->direct.fd);
-    free(verified->passing);
-    verified->passing = NULL;
-    verified->direct.fd = 0;
 }
 
 /* "tensor 'x'", or "tensor 'x' and 3 more": those that share bytes with [begin, end) of the file.
@@ -62,66 +54,11 @@ ndm_status ndm_sums_compare(const ndm_sums *sums, int64_t file, int64_t block, c
              (long long)begin, (long long)(begin + bytes - 1));
 }
 
-/* ---- one block ---------------------------------------------------------------------------- */
-
-enum { DIRECT_ALIGN = 4096 };
-
-/* Where direct reads may go to. */
-static ndm_status make_buffer(const ndm_verified *v, const char *path, char **data)
-{
-    void *made;
-
-    if (*data)
-        return NDM_OK;
-    if (posix_memalign(&made, DIRECT_ALIGN, (size_t)v->sums->block_bytes) != 0)
-        NDM_FAIL(NDM_ERR_MEMORY, "%s: no memory for a block of %lld bytes", path,
-                 (long long)v->sums->block_bytes);
-    *data = made;
-    return NDM_OK;
-}
-
-static bool open_direct(ndm_verified *v, const char *path, int64_t file)
-{
-    if (v->direct.fd < 0 || (v->direct.fd > 0 && v->direct.file == file))
-        return v->direct.fd > 0;
-    if (v->direct.fd > 0)
-        close(v->direct.fd);
-    v->direct.fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
-    v->direct.file = file;
-    return v->direct.fd > 0;
-}
-
-/* What is in memory anyway is taken from there. */
-static bool read_cached(int fd, void *data, int64_t n, int64_t offset)
-{
-    struct iovec to = {data, (size_t)n};
-
-    return preadv2(fd, &to, 1, offset, RWF_NOWAIT) == n;
-}
-
-static bool read_direct(ndm_verified *v, const char *path, int64_t file, void *data, int64_t n,
-                        int64_t offset)
-{
-    return n % DIRECT_ALIGN == 0 && offset % DIRECT_ALIGN == 0 && open_direct(v, path, file) &&
-           pread(v->direct.fd, data, (size_t)n, offset) == n;
-}
-
-/* `alone`: no other rank is going to want it, so that it need not pass through the page cache,
- * which costs more than the hash. */
-static ndm_status read_block(ndm_verified *v, int fd, const char *path, int64_t file, int64_t block,
-                             bool alone, void *data)
-{
-    int64_t n = ndm_sums_block_bytes(v->sums, file, block), offset = block * v->sums->block_bytes;
-
-    if (!read_cached(fd, data, n, offset) &&
-        !(alone && read_direct(v, path, file, data, n, offset)))
-        NDM_TRY(ndm_safetensors_pread(fd, path, data, n, offset));
-    return ndm_sums_compare(v->sums, file, block, data, path, v->reader);
-}
+/* ---- ranges ------------------------------------------------------------------------------- */
 
 /* A block among those kept, read if it is not there. */
 static ndm_status keep_block(ndm_verified *v, int fd, const char *path, int64_t file, int64_t block,
-                             bool alone, const char **data)
+                             const char **data)
 {
     for (int i = 0; i < NDM_VERIFIED_BLOCKS; i++)
         if (v->kept[i].data && v->kept[i].file == file && v->kept[i].block == block) {
@@ -129,22 +66,19 @@ static ndm_status keep_block(ndm_verified *v, int fd, const char *path, int64_t 
             return NDM_OK;
         }
     int64_t slot = v->next++ % NDM_VERIFIED_BLOCKS;
-    NDM_TRY(make_buffer(v, path, &v->kept[slot].data));
+    if (!v->kept[slot].data)
+        v->kept[slot].data = malloc((size_t)v->sums->block_bytes);
+    if (!v->kept[slot].data)
+        NDM_FAIL(NDM_ERR_MEMORY, "%s: no memory for a block of %lld bytes", path,
+                 (long long)v->sums->block_bytes);
     v->kept[slot].file = -1; /* until it has been verified */
-    NDM_TRY(read_block(v, fd, path, file, block, alone, v->kept[slot].data));
+    NDM_TRY(ndm_safetensors_pread(fd, path, v->kept[slot].data,
+                                  ndm_sums_block_bytes(v->sums, file, block),
+                                  block * v->sums->block_bytes));
+    NDM_TRY(ndm_sums_compare(v->sums, file, block, v->kept[slot].data, path, v->reader));
     v->kept[slot].file = file;
     v->kept[slot].block = block;
     *data = v->kept[slot].data;
-    return NDM_OK;
-}
-
-/* A whole block, hashed on its way while it is in the processor's cache. */
-static ndm_status pass_block(ndm_verified *v, int fd, const char *path, int64_t file, int64_t block,
-                             char *out)
-{
-    NDM_TRY(make_buffer(v, path, &v->passing));
-    NDM_TRY(read_block(v, fd, path, file, block, true, v->passing));
-    memcpy(out, v->passing, (size_t)ndm_sums_block_bytes(v->sums, file, block));
     return NDM_OK;
 }
 
@@ -166,7 +100,6 @@ ndm_status ndm_verified_read(void *user, int fd, const char *path, void *dst, in
 {
     ndm_verified *v = user;
     int64_t end = offset + n, file;
-    bool alone = n >= v->sums->block_bytes; /* ranks that share a block have less of it each */
     const char *data;
     char *out = dst;
 
@@ -175,14 +108,24 @@ ndm_status ndm_verified_read(void *user, int fd, const char *path, void *dst, in
         int64_t block = offset / v->sums->block_bytes, begin = block * v->sums->block_bytes;
         int64_t last = begin + ndm_sums_block_bytes(v->sums, file, block);
         int64_t take = (last < end ? last : end) - offset;
-        if (take == last - begin) {
-            NDM_TRY(pass_block(v, fd, path, file, block, out));
-        } else {
-            NDM_TRY(keep_block(v, fd, path, file, block, alone, &data));
-            memcpy(out, data + (offset - begin), (size_t)take);
-        }
+        NDM_TRY(keep_block(v, fd, path, file, block, &data));
+        memcpy(out, data + (offset - begin), (size_t)take);
         out += take;
         offset += take;
     }
     return NDM_OK;
+}
+
+ndm_status ndm_verified_check(const void *user, int64_t file, int64_t begin, const void *data,
+                              int64_t bytes)
+{
+    const ndm_verified *v = user;
+    const char *path = ndm_safetensors_path(v->reader, file);
+    int64_t block = begin / v->sums->block_bytes, saved;
+
+    NDM_TRY(find_file(v, path, begin + bytes, &saved));
+    if (bytes < ndm_sums_block_bytes(v->sums, saved, block))
+        NDM_FAIL(NDM_ERR_CHECK, "%s: is shorter than the %lld bytes that were saved", path,
+                 (long long)v->sums->files[saved].bytes);
+    return ndm_sums_compare(v->sums, saved, block, data, path, v->reader);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Threads that share the work of a save, and copies past the caches. */
-#include "train/checkpoint_tasks.h"
+#include "core/tasks.h"
+#include "train/checkpoint_copy.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,9 +4,7 @@
 #include "scratch.h"
 
 #include "core/dtype.h"
-#include "core/rng.h"
 #include "model/safetensors.h"
-#include "model/safetensors_window.h"
 
 static ndm_safetensors *open_golden(const char *name)
 {
@@ -106,34 +104,6 @@ static const char *make_file(const char *name, const char *header, size_t data)
 #define T(name, dtype, shape, begin, end)                                                      \
     "\"" name "\": {\"dtype\": \"" dtype "\", \"shape\": " shape ", \"data_offsets\": [" begin \
     ", " end "]}"
-
-/* Ranges of any length and order come through a window as they come without. */
-static void a_window_gives_the_same_bytes(void **state)
-{
-    static float plain[48 * 80], seen[48 * 80];
-    ndm_safetensors *r = open_golden("llama_bf16_weights");
-    const char *name = "model.layers.1.mlp.down_proj.weight";
-    ndm_window window = {0};
-    char byte;
-
-    (void)state;
-    assert_int_equal(ndm_safetensors_read(r, name, 0, 48 * 80, plain, NDM_F32), NDM_OK);
-    ndm_safetensors_set_source(r, ndm_window_read, &window);
-    for (int64_t n = 1; n <= 48 * 80; n += 1 + n / 3)
-        for (uint64_t i = 0; i < 20; i++) {
-            int64_t first = (int64_t)(ndm_rng_u64(7, (uint64_t)n, i) % (uint64_t)(48 * 80 - n + 1));
-            assert_int_equal(ndm_safetensors_read(r, name, first, n, seen, NDM_F32), NDM_OK);
-            assert_memory_equal(seen, plain + first, (size_t)n * sizeof *seen);
-        }
-    for (int64_t row = 0; row < 48; row++) /* as tp cuts columns, over a border of tensors */
-        assert_int_equal(ndm_safetensors_read(r, name, row * 80 + 40, 40, seen + row * 40, NDM_F32),
-                         NDM_OK);
-    for (int64_t row = 0; row < 48; row++)
-        assert_memory_equal(seen + row * 40, plain + row * 80 + 40, 40 * sizeof *seen);
-    assert_int_equal(ndm_safetensors_read_bytes(r, 0, &byte, 1, (int64_t)1 << 40), NDM_ERR_FORMAT);
-    ndm_safetensors_close(r);
-    ndm_window_finish(&window);
-}
 
 static void hostile_headers_are_refused(void **state)
 {
@@ -352,8 +322,7 @@ int main(void)
         cmocka_unit_test(a_file_lists_its_tensors),
         cmocka_unit_test(shards_read_as_one),
         cmocka_unit_test(blocks_are_parts_of_the_whole),
-        cmocka_unit_test(a_window_gives_the_same_bytes),
-        cmocka_unit_test(hostile_headers_are_refused),
+                        cmocka_unit_test(hostile_headers_are_refused),
         cmocka_unit_test(broken_lengths_are_refused),
         cmocka_unit_test(empty_tensors_and_scalars_are_read),
         cmocka_unit_test(an_index_must_agree_with_its_shards),

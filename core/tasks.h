@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Several threads for the work of a save or a load, and copies past the caches. */
-#ifndef NDM_TRAIN_CHECKPOINT_TASKS_H
-#define NDM_TRAIN_CHECKPOINT_TASKS_H
+/* Several threads for numbered tasks that wait for a disk or for memory. */
+#ifndef NDM_CORE_TASKS_H
+#define NDM_CORE_TASKS_H
 
 #include <stdint.h>
 
@@ -16,9 +16,5 @@ enum { NDM_TASK_THREADS = 4 };
  * NDM_TASK_THREADS in all). Returns when none runs. The first failure is the outcome, with its
  * message; tasks that have not begun by then are left out. */
 NDM_MUST_USE ndm_status ndm_tasks_run(int64_t n, int threads, ndm_task_fn task, void *user);
-
-/* Like memcpy. The target's lines do not come into the caches, and need not be read first; both
- * ends are better aligned to 64 bytes. */
-void ndm_copy_past_caches(void *target, const void *source, int64_t bytes);
 
 #endif

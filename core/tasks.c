@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Threads that take numbered tasks until none is left. */
-#include "train/checkpoint_tasks.h"
+#include <core/tasks.h>
 
 #include <pthread.h>
 #include <signal.h>
