@@ -124,10 +124,7 @@ ndm_status ndm_training_report_eval(ndm_training *r, double loss, int64_t tokens
 static void tell_save(ndm_training *r, const ndm_save_result *save)
 {
     ndm_progress_finish(&r->progress);
-    if (save->status != NDM_OK)
-        ndm_log(NDM_LOG_WARNING, "checkpoint", "step %lld is not saved: %s", (long long)save->step,
-                save->message);
-    else if (r->progress.stream)
+    if (save->status == NDM_OK && r->progress.stream)
         fprintf(r->progress.stream, "saved %s  %.1f MiB  pause %.0f ms  total %.0f ms\n",
                 save->path, (double)save->bytes / (1 << 20), save->pause_ms, save->total_ms);
 }

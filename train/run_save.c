@@ -131,15 +131,20 @@ ndm_status ndm_training_open_checkpoints(ndm_training *r)
     return folder ? create_saver(r, folder) : NDM_OK;
 }
 
-/* The outcome of a save: told, and kept from ending the run unless it must. */
+/* The outcome of a save: a failed one is told once, as the run's error if it must end it. */
 static ndm_status take(ndm_training *r, const ndm_save_result *finished, bool must)
 {
     if (!finished)
         return NDM_OK;
     NDM_TRY(ndm_context_agree(r->context, ndm_training_report_save(r, finished)));
-    if (finished->status != NDM_OK && (must || ndm_option_bool(r->options, "save-strict")))
+    if (finished->status == NDM_OK)
+        return NDM_OK;
+    if (must || ndm_option_bool(r->options, "save-strict"))
         return ndm_error_set(finished->status, __FILE__, __LINE__, "step %lld is not saved: %s",
                              (long long)finished->step, finished->message);
+    if (ndm_context_rank(r->context) == 0)
+        ndm_log(NDM_LOG_WARNING, "checkpoint", "step %lld is not saved: %s",
+                (long long)finished->step, finished->message);
     return NDM_OK;
 }
 

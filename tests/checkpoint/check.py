@@ -7,7 +7,7 @@
 
 Exit status: 0 all hold, 1 not, 77 skipped. Python's standard library only; `transformers` wants that package.
 """
-import argparse
+import ctypes
 import json
 import os
 import pathlib
@@ -15,63 +15,39 @@ import random
 import resource
 import shutil
 import signal
-import struct
 import subprocess
 import sys
-import tempfile
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import harness  # noqa: E402
+from harness import TIMEOUT_S, Skipped, Wrong, expect  # noqa: E402
 
 TENSORS = ("model.safetensors", "optimizer-exp_avg.safetensors", "optimizer-exp_avg_sq.safetensors")
 COMPANIONS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model", "vocab.json",
               "merges.txt", "generation_config.json")
-TIMEOUT_S = 120
-SKIP = 77
 
 
-class Wrong(Exception):
-    pass
-
-
-def expect(condition, text):
-    if not condition:
-        raise Wrong(text)
-
-
-class Bench:
-    """An empty folder with data, and ways to run ndmesh in it."""
-
+class Bench(harness.Bench):
     def __init__(self, options):
-        self.options = options
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="ndm-checkpoint-"))
+        super().__init__(options)
         rng = random.Random(5)
         (self.folder / "train.txt").write_bytes(bytes(rng.randrange(97, 123) for _ in range(20000)))
         (self.folder / "eval.txt").write_bytes(bytes(rng.randrange(97, 123) for _ in range(1100)))
-        self.env = {k: v for k, v in os.environ.items() if not k.startswith("NDM_")}
 
     def command(self, mesh, *args):
         ranks = 1
         for size in mesh:
             ranks *= size
-        head = [] if ranks == 1 else [self.options.mpiexec, "-n", str(ranks)]
         axes = [f"--{name}={size}" for name, size in zip(("dp-replicate", "dp-shard", "cp", "tp"), mesh)]
-        return [*head, self.options.engine, "train", "--model=llama-tiny", "--data=train.txt", "--seq-len=32",
+        return [*self.ranks(ranks), self.options.engine, "train", "--model=llama-tiny", "--data=train.txt", "--seq-len=32",
                 "--threads=1", "--quiet", "--timeout=60", *axes, *map(str, args)]
-
-    def run(self, command, code=0, **more):
-        done = subprocess.run(list(map(str, command)), cwd=self.folder, env=self.env, timeout=TIMEOUT_S,
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)
-        if done.returncode != code:
-            raise Wrong(f"exit {done.returncode}, not {code}: {' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
-        return done
 
     def train(self, mesh, *args, code=0, **more):
         return self.run(self.command(mesh, *args), code, **more)
 
     def checkpoint(self, *args, code=0):
         return self.run([self.options.engine, "checkpoint", *args], code)
-
-    def lines(self, name):
-        return [json.loads(line) for line in (self.folder / name).read_text().splitlines()]
 
     def losses(self, name):
         return {line["step"]: line["loss"] for line in self.lines(name) if "step" in line}
@@ -123,14 +99,10 @@ def position(b):
 
 def folder_of(b, name, tokens, masked, starts):
     """A folder as tools/prepare.py writes it, of random tokens; the first `masked` of each document have no label."""
-    rng, folder = random.Random(name), b.folder / name
-    folder.mkdir()
+    rng = random.Random(name)
     ids = [rng.randrange(97, 123) for _ in range(tokens)]
     begin = [max(s for s in starts if s <= i) for i in range(tokens)]
-    labels = [-100 if i - begin[i] < masked else ids[i] for i in range(tokens)]
-    (folder / "tokens.bin").write_bytes(struct.pack(f"<{tokens}H", *ids))
-    (folder / "labels.bin").write_bytes(struct.pack(f"<{tokens}i", *labels))
-    (folder / "documents.bin").write_bytes(struct.pack(f"<{len(starts)}q", *starts))
+    b.write_tokens(name, ids, [-100 if i - begin[i] < masked else ids[i] for i in range(tokens)], starts)
 
 
 def mixture(b):
@@ -283,6 +255,44 @@ def full(b):
     expect(sorted(b.losses("n.jsonl")) == [3, 4], "--save-strict did not end the run")
     expect([p.name for p in (b.folder / "s").iterdir()] == ["step-00000002"], "something is left of failed saves")
     b.checkpoint("verify", "s/step-00000002")
+
+
+def mount_small(path, size):
+    """A tmpfs that goes with this process."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(0x00020000) != 0:  # CLONE_NEWNS
+        raise Skipped(f"no mount namespace: {os.strerror(ctypes.get_errno())}")
+    for command in (["mount", "--make-rprivate", "/"], ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path]):
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        if done.returncode:
+            raise Skipped(f"{' '.join(map(str, command))}: {done.stdout.strip()}")
+
+
+def full_disk(b):
+    """A full file system, seen ahead or only when it is written to: one error, training goes on or ends, the last one
+    loads; with room again, saves go on."""
+    disk, mesh = b.folder / "disk", (1, 2, 1, 1)
+    disk.mkdir()
+    mount_small(disk, 16 << 20)
+    b.train(mesh, "--steps=2", "--save-dir=disk/s", "--metrics=first.jsonl")
+    bytes_ = next(line["save"]["bytes"] for line in b.lines("first.jsonl") if "save" in line)
+    room = os.statvfs(disk)
+    (disk / "other").write_bytes(bytes(room.f_bavail * room.f_frsize - bytes_ // 2))
+    args = ("--save-dir=disk/s", "--save-every=2", "--resume=latest")
+    unseen = {"LD_PRELOAD": b.options.roomy}
+    for i, (more, says, env) in enumerate((((), "does not fit", {}), ((), "No space left on device", unseen),
+                                           (("--save-strict",), "No space left on device", unseen))):
+        done = b.train(mesh, *args, *more, "--steps=6", f"--metrics={i}.jsonl", code=1, env=env)
+        saves = [(line["save"]["step"], line["save"]["status"]) for line in b.lines(f"{i}.jsonl") if "save" in line]
+        expect(says in done.stderr and done.stderr.count("is not saved") == len(saves), done.stderr)
+        expect(saves == [(4, "failed"), (6, "failed")][:1 if more else 2], f"{saves}")
+        expect(max(b.losses(f"{i}.jsonl")) == 6 or more, "training did not go on")
+        expect([p.name for p in (disk / "s").iterdir()] == ["step-00000002"], "something is left of failed saves")
+        b.checkpoint("verify", "disk/s/step-00000002")
+    (disk / "other").unlink()
+    b.train(mesh, *args, "--steps=4", "--metrics=last.jsonl")
+    expect(sorted(b.losses("last.jsonl")) == [3, 4], "the last one was not gone on from")
+    b.checkpoint("verify", "disk/s/step-00000004")
 
 
 # ---- processes that end ----
@@ -473,13 +483,13 @@ def transformers(b):
     """transformers loads exports and checkpoints, tied or not, fp32 or bf16: no missing keys, and our logits."""
     other = os.environ.pop("NDM_TEST_PYTHON", None)
     if other:
+        b.close()
         os.execv(other, [other, *sys.argv])
     try:
         import torch
         from transformers import AutoModelForCausalLM
     except ImportError as e:
-        print(f"skipped: {e}")
-        sys.exit(SKIP)
+        raise Skipped(str(e)) from e
     import safetensors.torch
 
     tokens = torch.tensor(list((b.folder / "train.txt").read_bytes()))[None, :32]
@@ -505,30 +515,18 @@ def transformers(b):
             print(f"      {folder} in {ours}: logits differ by {error:.1e} of the largest", flush=True)
 
 
-CHECKS = (resume, position, mixture, latest, retain, local, corrupt, full, kill, signals, evaluate, dry, export, transformers)
+CHECKS = (resume, position, mixture, latest, retain, local, corrupt, full, full_disk, kill, signals, evaluate, dry, export, transformers)
 
 
 def main():
     names = {check.__name__: check for check in CHECKS}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engine", required=True, type=lambda p: str(pathlib.Path(p).resolve()))
-    parser.add_argument("--mpiexec", default="mpiexec.mpich")
+    parser = harness.parser(__doc__)
     parser.add_argument("--kills", type=int, default=6)
+    parser.add_argument("--roomy", default="build/tests/checkpoint/libroomy.so", type=lambda p: str(pathlib.Path(p).resolve()))
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("checks", nargs="+", choices=names)
     options = parser.parse_args()
-    failed = 0
-    for name in options.checks:
-        bench = Bench(options)
-        try:
-            names[name](bench)
-            print(f"ok    {name}", flush=True)
-        except Wrong as e:
-            failed += 1
-            print(f"WRONG {name} (seed {options.seed}): {e}", flush=True)
-        finally:
-            shutil.rmtree(bench.folder, ignore_errors=True)
-    return 1 if failed else 0
+    return harness.run_checks([names[name] for name in options.checks], options, Bench, f" (seed {options.seed})")
 
 
 if __name__ == "__main__":

@@ -4,16 +4,17 @@
 
 Exit status: 0 all hold, 1 not, 77 skipped: the packages tokenizers and jinja2 are not installed.
 """
-import argparse
 import array
 import gzip
 import json
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
-import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import harness  # noqa: E402
+from harness import expect  # noqa: E402
 
 other = os.environ.pop("NDM_TEST_PYTHON", None)
 if other:
@@ -38,15 +39,6 @@ CHAT = [{"role": "system", "content": "Be short."}, {"role": "user", "content": 
         {"role": "assistant", "content": "6."}]
 
 
-class Wrong(Exception):
-    pass
-
-
-def expect(condition, text):
-    if not condition:
-        raise Wrong(text)
-
-
 def make_tokenizer(folder):
     """A byte-level BPE with 300 entries, chat tokens and a template."""
     folder.mkdir()
@@ -69,18 +61,15 @@ def read(path, code):
     return list(values)
 
 
-class Bench:
+class Bench(harness.Bench):
     def __init__(self, options):
-        self.options = options
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="ndm-prepare-"))
+        super().__init__(options)
         self.tokenizer = make_tokenizer(self.folder / "tok")
 
-    def run(self, out, records, *args, code=0):
+    def prepare(self, out, records, *args, code=0):
         lines = "".join(r if isinstance(r, str) else json.dumps(r) + "\n" for r in records)
         (self.folder / "in.jsonl").write_text(lines)
-        done = subprocess.run([sys.executable, self.options.prepare, "--tokenizer=tok", f"--out={out}", *args, "in.jsonl"],
-                              cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
-        expect(done.returncode == code, f"{out}: exit {done.returncode}: {done.stderr}")
+        done = self.run([sys.executable, self.options.prepare, "--tokenizer=tok", f"--out={out}", *args, "in.jsonl"], code)
         expect(code == 0 or not (self.folder / out).exists(), f"{out}: was made")
         expect(not list(self.folder.glob(".*")), f"{out}: something is left")
         return done
@@ -105,36 +94,34 @@ class Bench:
                   "intermediate_size": 64, "vocab_size": 304, "max_position_embeddings": 64}
         (self.folder / "config.json").write_text(json.dumps(config))
         (self.folder / "m.jsonl").unlink(missing_ok=True)
-        done = subprocess.run([self.options.mpiexec, "-n", "2", self.options.engine, "train", "--model=config.json", "--quiet",
-                               "--threads=1", "--metrics=m.jsonl", "--timeout=60", *args], cwd=self.folder, timeout=100,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        expect(done.returncode == 0, f"train: exit {done.returncode}: {done.stdout}")
-        return [line for line in map(json.loads, (self.folder / "m.jsonl").read_text().splitlines()) if "step" in line]
+        self.run([*self.ranks(2), self.options.engine, "train", "--model=config.json", "--quiet", "--threads=1",
+                  "--metrics=m.jsonl", "--timeout=60", *args])
+        return [line for line in self.lines("m.jsonl") if "step" in line]
 
 
 def text(b):
     """A text is its tokens as the tokenizer makes them, and the end; nothing is masked."""
     texts = ["the quick brown fox", "naïve 🙂 dog", "two and two"]
-    b.run("text", [{"text": t} for t in texts])
+    b.prepare("text", [{"text": t} for t in texts])
     want = [b.ids(t, special=True) + [b.id("</s>")] for t in texts]
     expect(b.documents("text") == [(w, w) for w in want], f"{b.documents('text')} is not {want}")
     expect(not (b.folder / "text/labels.bin").exists(), "labels that mask nothing")
     facts = json.loads((b.folder / "text/prepare.json").read_text())
     expect(facts["tokens"] == sum(map(len, want)) and facts["documents"] == 3, f"{facts}")
-    b.run("cut", [{"text": t} for t in texts], "--max-tokens=4", "--eos=<|im_end|>")
+    b.prepare("cut", [{"text": t} for t in texts], "--max-tokens=4", "--eos=<|im_end|>")
     ends = [b.ids(t, special=True) + [b.id("<|im_end|>")] for t in texts]
     expect([d[0] for d in b.documents("cut")] == [w[:4] for w in ends], "--max-tokens")
 
 
 def alpaca(b):
     """The prompt is masked; the answer and the end are learned."""
-    b.run("alpaca", [{"instruction": "Add.", "input": "2 and 2", "output": "4"}, {"instruction": "Say what.", "output": "what is"}])
+    b.prepare("alpaca", [{"instruction": "Add.", "input": "2 and 2", "output": "4"}, {"instruction": "Say what.", "output": "what is"}])
     for (ids, labels), answer, prompt in zip(b.documents("alpaca"), ("4", "what is"), ("2 and 2", "Say what.")):
         learned = [label for label in labels if label != IGNORE]
         expect(learned == b.ids(answer) + [b.id("</s>")], f"{learned} is not {answer}")
         expect(labels[-len(learned):] == ids[-len(learned):] and labels[0] == IGNORE and ids[0] == b.id("<s>"), f"{labels}")
         expect(f"{prompt}\n\n### Response:\n" in b.tokenizer.decode(ids), b.tokenizer.decode(ids))
-    b.run("inputs", [{"instruction": "Add.", "output": "4"}], "--train-on-inputs")
+    b.prepare("inputs", [{"instruction": "Add.", "output": "4"}], "--train-on-inputs")
     expect(all(ids == labels for ids, labels in b.documents("inputs")), "--train-on-inputs")
 
 
@@ -143,9 +130,9 @@ def chat(b):
     share = {"conversations": [{"from": {"user": "human", "assistant": "gpt"}.get(m["role"], m["role"]), "value": m["content"]}
                                for m in CHAT]}
     (b.folder / "marked.jinja").write_text(MARKED)
-    b.run("chat", [{"messages": CHAT}, share])
-    b.run("marked", [{"messages": CHAT}, share], "--chat-template=marked.jinja")
-    b.run("last", [{"messages": CHAT}, share], "--turns=last")
+    b.prepare("chat", [{"messages": CHAT}, share])
+    b.prepare("marked", [{"messages": CHAT}, share], "--chat-template=marked.jinja")
+    b.prepare("last", [{"messages": CHAT}, share], "--turns=last")
     documents = b.documents("chat")
     expect(documents[0] == documents[1] and documents == b.documents("marked"), f"{documents} {b.documents('marked')}")
     ids, labels = documents[0]
@@ -159,8 +146,8 @@ def chat(b):
 def pack(b):
     """Documents stay whole inside samples, and ndmesh counts as learned what the labels say."""
     records = [{"instruction": "a" * (i % 7), "output": "the dog " * (1 + i % 5)} for i in range(40)]
-    b.run("plain", records)
-    b.run("packed", records, "--pack=150")
+    b.prepare("plain", records)
+    b.prepare("packed", records, "--pack=150")
     real = [d for d in b.documents("packed") if any(label != IGNORE for label in d[1])]
     expect(sorted(real) == sorted(b.documents("plain")), "packing changed a document")
     starts = read(b.folder / "packed/documents.bin", "q")
@@ -183,7 +170,7 @@ def wide(b):
     for i in range(len(document["model"]["vocab"]), 70000):
         document["model"]["vocab"][f"~{i}"] = i
     path.write_text(json.dumps(document))
-    b.run("wide", [{"text": "the lazy dog " * 9}])
+    b.prepare("wide", [{"text": "the lazy dog " * 9}])
     (b.folder / "in.jsonl.gz").write_bytes(gzip.compress(json.dumps({"text": "the lazy dog " * 9}).encode()))
     subprocess.run([sys.executable, b.options.prepare, "--tokenizer=tok", "--out=gz", "in.jsonl.gz"], cwd=b.folder, check=True,
                    stdout=subprocess.DEVNULL, timeout=60)
@@ -212,37 +199,22 @@ def refusals(b):
             ([chat_record], ("--chat-template=broken.jinja",), "the chat template"),
             ([chat_record], ("--chat-template=strict.jinja",), "in.jsonl:1: the chat template says: roles must alternate"),
             ([{"messages": CHAT[:2]}], (), "no token is left to learn")):
-        done = b.run("bad", records, *args, code=1)
+        done = b.prepare("bad", records, *args, code=1)
         expect(says in done.stderr and "Traceback" not in done.stderr, f"no '{says}' in: {done.stderr}")
-    b.run("forgetful", [chat_record], "--chat-template=forgetful.jinja", "--turns=last")
-    b.run("twice", [ok])
-    expect("is there already" in subprocess.run(
-        [sys.executable, b.options.prepare, "--tokenizer=tok", "--out=twice", "in.jsonl"], cwd=b.folder, capture_output=True,
-        text=True, timeout=60).stderr, "twice")
-    b.run("bad", [ok], "--pack=8", "--max-tokens=9", code=2)
+    b.prepare("forgetful", [chat_record], "--chat-template=forgetful.jinja", "--turns=last")
+    b.prepare("twice", [ok])
+    again = b.run([sys.executable, b.options.prepare, "--tokenizer=tok", "--out=twice", "in.jsonl"], code=1)
+    expect("is there already" in again.stderr, again.stderr)
+    b.prepare("bad", [ok], "--pack=8", "--max-tokens=9", code=2)
 
 
 CHECKS = (text, alpaca, chat, pack, wide, refusals)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engine", required=True, type=lambda p: str(pathlib.Path(p).resolve()))
+    parser = harness.parser(__doc__)
     parser.add_argument("--prepare", required=True, type=lambda p: str(pathlib.Path(p).resolve()))
-    parser.add_argument("--mpiexec", default="mpiexec.mpich")
-    options = parser.parse_args()
-    failed = 0
-    for check in CHECKS:
-        bench = Bench(options)
-        try:
-            check(bench)
-            print(f"ok    {check.__name__}", flush=True)
-        except Wrong as e:
-            failed += 1
-            print(f"WRONG {check.__name__}: {e}", flush=True)
-        finally:
-            shutil.rmtree(bench.folder, ignore_errors=True)
-    return 1 if failed else 0
+    return harness.run_checks(CHECKS, parser.parse_args(), Bench)
 
 
 if __name__ == "__main__":

@@ -4,58 +4,36 @@
 
     check_configs.py --engine build/cli/ndmesh --mpiexec mpiexec.mpich --examples examples accelerate|axolotl
 """
-import argparse
 import json
-import os
 import pathlib
 import random
-import shutil
-import struct
-import subprocess
 import sys
-import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import harness  # noqa: E402
+from harness import expect  # noqa: E402
 
 CONFIG = {"model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
           "intermediate_size": 64, "vocab_size": 256, "max_position_embeddings": 128, "torch_dtype": "float32"}
 
 
-class Wrong(Exception):
-    pass
-
-
-def expect(condition, text):
-    if not condition:
-        raise Wrong(text)
-
-
-class Bench:
+class Bench(harness.Bench):
     def __init__(self, options):
-        self.options = options
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="ndm-configs-"))
+        super().__init__(options)
         self.rng = random.Random(7)
         (self.folder / "model").mkdir()
         (self.folder / "model/config.json").write_text(json.dumps(CONFIG))
 
     def tokens(self, name, n, masked):
-        """A folder of documents of 20 tokens of which the first `masked` have no label."""
-        folder = self.folder / name
-        folder.mkdir(parents=True)
+        """Documents of 20 tokens of which the first `masked` have no label."""
         ids = [self.rng.randrange(256) for _ in range(n)]
-        (folder / "tokens.bin").write_bytes(struct.pack(f"<{n}H", *ids))
-        (folder / "labels.bin").write_bytes(struct.pack(f"<{n}i", *(-100 if i % 20 < masked else t for i, t in enumerate(ids))))
-        starts = range(0, n, 20)
-        (folder / "documents.bin").write_bytes(struct.pack(f"<{len(starts)}q", *starts))
+        self.write_tokens(name, ids, [-100 if i % 20 < masked else t for i, t in enumerate(ids)], range(0, n, 20))
 
     def train(self, config, ranks, *args, code=0):
-        head = [self.options.mpiexec, "-n", str(ranks)] if ranks > 1 else []
-        env = {k: v for k, v in os.environ.items() if not k.startswith("NDM_")}
         (self.folder / "m.jsonl").unlink(missing_ok=True)
-        done = subprocess.run([*head, self.options.engine, "train", *config, "--threads=1", "--timeout=60", "--metrics=m.jsonl",
-                               *args], cwd=self.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                              timeout=150)
-        expect(done.returncode == code, f"{config} on {ranks}: exit {done.returncode}, not {code}: {done.stderr}")
-        lines = [] if code else [json.loads(line) for line in (self.folder / "m.jsonl").read_text().splitlines()]
-        return done.stderr, lines
+        done = self.run([*self.ranks(ranks), self.options.engine, "train", *config, "--threads=1", "--timeout=60",
+                         "--metrics=m.jsonl", *args], code)
+        return done.stderr, [] if code else self.lines("m.jsonl")
 
     def changed(self, name, old, new):
         text = (self.options.examples / name).read_text()
@@ -131,22 +109,11 @@ CHECKS = {check.__name__: check for check in (accelerate, axolotl)}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engine", required=True, type=lambda p: str(pathlib.Path(p).resolve()))
+    parser = harness.parser(__doc__)
     parser.add_argument("--examples", required=True, type=lambda p: pathlib.Path(p).resolve())
-    parser.add_argument("--mpiexec", default="mpiexec.mpich")
     parser.add_argument("check", choices=CHECKS)
     options = parser.parse_args()
-    bench = Bench(options)
-    try:
-        CHECKS[options.check](bench)
-        print(f"ok    {options.check}")
-        return 0
-    except Wrong as e:
-        print(f"WRONG {options.check}: {e}")
-        return 1
-    finally:
-        shutil.rmtree(bench.folder, ignore_errors=True)
+    return harness.run_checks([CHECKS[options.check]], options, Bench)
 
 
 if __name__ == "__main__":
