@@ -106,8 +106,9 @@ static ndm_status build(ndm_training *r, bool dry)
 {
     bool fill = !dry && r->resumed[0] == '\0';
 
-    NDM_TRY(fill ? ndm_setup_model(r->options, r->context, &r->model)
-                 : ndm_setup_empty_model(r->options, r->context, &r->model));
+    NDM_TRY(ndm_setup_empty_model(r->options, r->context, &r->model));
+    if (fill)
+        NDM_TRY(ndm_setup_weights(r->options, r->model, &r->load_ms));
     NDM_TRY(ndm_setup_data(r->options, "data", r->model, &r->data));
     NDM_TRY(open_eval(r));
     NDM_TRY(ndm_setup_trainer(r->options, r->model, &r->trainer));

@@ -30,8 +30,9 @@ static void write_run_line(ndm_training *r)
     if (r->resumed[0]) {
         ndm_json_key_string(json, "resumed_from", r->resumed);
         ndm_json_key_int(json, "resumed_step", ndm_trainer_steps(r->trainer));
-        ndm_json_key_double(json, "load_ms", r->load_ms);
     }
+    if (r->load_ms > 0.0)
+        ndm_json_key_double(json, "load_ms", r->load_ms);
 }
 
 ndm_status ndm_training_open_metrics(ndm_training *r)

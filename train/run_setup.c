@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "collectives/count.h"
+#include "core/clock.h"
 #include "core/dtype.h"
 #include "core/file.h"
 #include "core/log.h"
@@ -171,16 +172,20 @@ static ndm_status create_model(const ndm_options *o, ndm_context *context, ndm_m
 }
 
 /* Weights if the folder has them, unless random ones are asked for. */
-static ndm_status fill_model(const ndm_options *o, ndm_model *model)
+ndm_status ndm_setup_weights(const ndm_options *o, ndm_model *model, double *read_ms)
 {
+    double begin = ndm_clock_s();
     const char *folder = ndm_option_string(o, "model");
     bool asked = ndm_option_has_value(o, "init");
     bool random = asked ? strcmp(ndm_option_string(o, "init"), "random") == 0
                         : !ndm_file_is_dir(folder) || !ndm_safetensors_present(folder, "model");
 
+    *read_ms = 0.0;
     if (random)
         return ndm_model_init(model, (uint64_t)ndm_option_int64(o, "seed"));
-    return ndm_model_load(model, folder);
+    NDM_TRY(ndm_model_load(model, folder));
+    *read_ms = (ndm_clock_s() - begin) * 1e3;
+    return NDM_OK;
 }
 
 ndm_status ndm_setup_empty_model(const ndm_options *o, ndm_context *context, ndm_model **model)
@@ -190,10 +195,11 @@ ndm_status ndm_setup_empty_model(const ndm_options *o, ndm_context *context, ndm
 
 ndm_status ndm_setup_model(const ndm_options *o, ndm_context *context, ndm_model **model)
 {
+    double read_ms;
     ndm_model *m;
 
     NDM_TRY(create_model(o, context, &m));
-    ndm_status status = fill_model(o, m);
+    ndm_status status = ndm_setup_weights(o, m, &read_ms);
     if (status != NDM_OK) {
         ndm_model_destroy(m);
         return status;

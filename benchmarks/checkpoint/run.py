@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Saves and loads checkpoints against plain sequential writes and reads of as many bytes, on one disk, in one run.
+"""Saves and loads checkpoints, and loads a folder of bf16 weights, against plain sequential writes and reads of as many
+bytes, on one disk, in one run.
 
     run.py --engine build/cli/ndmesh [--ranks 1,2] [--hidden 512] [--rounds 3] [--folder DIR]
 
@@ -64,11 +65,11 @@ class Runs:
     def __init__(self, options, folder, ranks):
         self.options, self.folder, self.ranks = options, folder, ranks
 
-    def train(self, *args):
+    def train(self, *args, model="config.json"):
         head = [self.options.mpiexec, "-n", str(self.ranks)] if self.ranks > 1 else []
         metrics = self.folder / "m.jsonl"
         metrics.unlink(missing_ok=True)
-        subprocess.run([*head, self.options.engine, "train", "--model=config.json", "--data=data.txt", "--seq-len=8",
+        subprocess.run([*head, self.options.engine, "train", f"--model={model}", "--data=data.txt", "--seq-len=8",
                         "--quiet", f"--metrics={metrics}", *args], cwd=self.folder, check=True)
         return [json.loads(line) for line in metrics.read_text().splitlines()]
 
@@ -80,6 +81,17 @@ class Runs:
         for path in (self.folder / "s/step-00000001").iterdir():
             drop(path)
         return self.train("--steps=1", "--resume=s/step-00000001")[0]["run"]["load_ms"] / 1e3
+
+    def weights(self):
+        """Seconds, bytes of a folder as Hugging Face's are."""
+        self.train("--init=random", "--steps=1", "--export-hf=hf", "--export-dtype=bf16")
+        files = list((self.folder / "hf").iterdir())
+        for path in files:
+            drop(path)
+        seconds = self.train("--steps=1", model="hf")[0]["run"]["load_ms"] / 1e3
+        total = sum(path.stat().st_size for path in files)
+        shutil.rmtree(self.folder / "hf")
+        return seconds, total
 
     def pause(self):
         lines = self.train("--init=random", "--steps=4", "--save-every=2", "--save-dir=p")
@@ -96,7 +108,7 @@ def prepare(folder, hidden):
 
 
 def measure(options, folder, ranks):
-    runs, times = Runs(options, folder, ranks), {name: [] for name in ("save", "write", "load", "read", "pause", "copy")}
+    runs, times = Runs(options, folder, ranks), {name: [] for name in ("save", "write", "load", "read", "weights", "half", "pause", "copy")}
     for _ in range(options.rounds):
         save = runs.save()
         total = save["bytes"]
@@ -105,10 +117,15 @@ def measure(options, folder, ranks):
         times["load"].append(runs.load())
         drop(folder / "plain")
         times["read"].append(plain_read(folder / "plain"))
+        seconds, half = runs.weights()
+        times["weights"].append(seconds)
+        os.truncate(folder / "plain", half)
+        drop(folder / "plain")
+        times["half"].append(plain_read(folder / "plain"))
         times["pause"].append(runs.pause()["pause_ms"] / 1e3)
         times["copy"].append(plain_copy(total // ranks))
         shutil.rmtree(folder / "s")
-    return total, {name: statistics.median(values) for name, values in times.items()}
+    return total, half, {name: statistics.median(values) for name, values in times.items()}
 
 
 def main():
@@ -124,12 +141,13 @@ def main():
     try:
         prepare(folder, options.hidden)
         print(f"{'ranks':>5} {'MiB':>8}  {'save':>7} {'write':>7} {'ratio':>6}  {'load':>7} {'read':>7} {'ratio':>6}  "
-              f"{'pause':>7} {'copy':>7} {'ratio':>6}   (MiB/s; pause and copy in ms)")
+              f"{'weights':>7} {'read':>7} {'ratio':>6}  {'pause':>7} {'copy':>7} {'ratio':>6}   (MiB/s; pause and copy in ms)")
         for ranks in map(int, options.ranks.split(",")):
-            total, t = measure(options, folder, ranks)
-            mib = total / 2 ** 20
+            total, half, t = measure(options, folder, ranks)
+            mib, weights = total / 2 ** 20, half / 2 ** 20
             print(f"{ranks:5} {mib:8.1f}  {mib / t['save']:7.0f} {mib / t['write']:7.0f} {t['write'] / t['save']:6.2f}  "
                   f"{mib / t['load']:7.0f} {mib / t['read']:7.0f} {t['read'] / t['load']:6.2f}  "
+                  f"{weights / t['weights']:7.0f} {weights / t['half']:7.0f} {t['half'] / t['weights']:6.2f}  "
                   f"{1e3 * t['pause']:7.1f} {1e3 * t['copy']:7.1f} {t['pause'] / t['copy']:6.2f}", flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
