@@ -84,6 +84,14 @@ ndm_status ndm_file_make_dirs(const char *path)
     return status;
 }
 
+ndm_status ndm_file_make_writable(const char *path)
+{
+    NDM_TRY(ndm_file_make_dirs(path));
+    if (access(path, W_OK | X_OK) != 0)
+        NDM_FAIL(NDM_ERR_IO, "cannot write in folder %s: %s", path, strerror(errno));
+    return NDM_OK;
+}
+
 ndm_status ndm_file_sync_dir(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY);

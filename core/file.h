@@ -22,6 +22,9 @@ NDM_MUST_USE ndm_status ndm_file_read(const char *path, ndm_buffer *out);
 /* Folder and its parents; fine if there already. */
 NDM_MUST_USE ndm_status ndm_file_make_dirs(const char *path);
 
+/* The same, and files can be made in it. */
+NDM_MUST_USE ndm_status ndm_file_make_writable(const char *path);
+
 /* Makes the entries of a folder durable. */
 NDM_MUST_USE ndm_status ndm_file_sync_dir(const char *path);
 

@@ -7,6 +7,7 @@
 
 #include "core/clock.h"
 #include "core/dtype.h"
+#include "core/file.h"
 #include "train/run_internal.h"
 #include "train/trainer.h"
 
@@ -101,18 +102,34 @@ static ndm_status open_eval(ndm_training *r)
                : NDM_OK;
 }
 
-/* Everything that has no outside effect: a dry run goes this far as well. */
-static ndm_status build(ndm_training *r, bool dry)
+/* Folders that are written hours later: now is the time to say that they cannot be. */
+static ndm_status check_outputs(const ndm_training *r)
 {
-    bool fill = !dry && r->resumed[0] == '\0';
+    static const char *const names[] = {"save-dir", "export-hf"};
 
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *folder = ndm_option_string(r->options, names[i]);
+        if (folder && ndm_context_rank(r->context) == 0)
+            NDM_TRY(ndm_file_make_writable(folder));
+    }
+    return NDM_OK;
+}
+
+/* Everything that has no outside effect: a dry run goes this far as well. */
+static ndm_status build(ndm_training *r)
+{
     NDM_TRY(ndm_setup_empty_model(r->options, r->context, &r->model));
-    if (fill)
-        NDM_TRY(ndm_setup_weights(r->options, r->model, &r->load_ms));
     NDM_TRY(ndm_setup_data(r->options, "data", r->model, &r->data));
     NDM_TRY(open_eval(r));
     NDM_TRY(ndm_setup_trainer(r->options, r->model, &r->trainer));
     return ndm_context_agree(r->context, set_up_batches(r));
+}
+
+/* What may take long comes last. */
+static ndm_status fill(ndm_training *r)
+{
+    NDM_TRY(ndm_context_agree(r->context, check_outputs(r)));
+    return r->resumed[0] ? NDM_OK : ndm_setup_weights(r->options, r->model, &r->load_ms);
 }
 
 static ndm_status set_up(ndm_training *r, bool dry)
@@ -122,9 +139,10 @@ static ndm_status set_up(ndm_training *r, bool dry)
     NDM_TRY(dry ? ndm_setup_dry_context(r->options, &r->context)
                 : ndm_setup_context(r->options, &r->context));
     NDM_TRY(ndm_training_find_resume(r));
-    NDM_TRY(build(r, dry));
+    NDM_TRY(build(r));
     if (dry)
         return NDM_OK;
+    NDM_TRY(fill(r));
     ndm_progress_init(&r->progress, quiet ? NULL : stderr, ndm_option_int64(r->options, "steps"),
                       ndm_option_int64(r->options, "log-every"));
     NDM_TRY(ndm_training_open_checkpoints(r));

@@ -3,7 +3,7 @@
 """Runs the command line on the cases of a JSON file: arguments in; exit code, stdout, stderr and files out.
 
 A case: {"name", "args": [...], "code": 0, "env": {}, "input": {FILE: text}, "stdout": [regex], "stderr": [regex],
-"not_stdout": [regex], "json": {"a.b.0": value}, "files": {FILE: [regex]}}. It runs in an empty folder. What must hold
+"not_stdout": [regex], "not_stderr": [regex], "json": {"a.b.0": value}, "files": {FILE: [regex]}}. It runs in an empty folder. What must hold
 of every case: exit 0 says no error; a failure says exactly one, on stderr, and prints no result unless "partial" is set.
 usage: run_cases.py NDMESH CASES.json [NAME...]
 """
@@ -73,6 +73,7 @@ def check(case, run, folder):
         yield "a result was printed in spite of the failure"
     yield from check_text("stdout", run.stdout, case.get("stdout", []))
     yield from check_text("stdout", run.stdout, case.get("not_stdout", []), False)
+    yield from check_text("stderr", run.stderr, case.get("not_stderr", []), False)
     yield from check_text("stderr", run.stderr, case.get("stderr", []))
     if "json" in case:
         yield from check_json(run.stdout, case["json"])
