@@ -32,13 +32,19 @@ ndm_status ndm_file_size(const char *path, int64_t *bytes)
     return NDM_OK;
 }
 
+/* More than the checksums of a thousand billion parameters; a device may never end. */
+enum { READ_BYTES_MAX = 1 << 29 };
+
 static ndm_status read_stream(FILE *stream, const char *path, ndm_buffer *out)
 {
     char chunk[16384];
     size_t got;
     ndm_buffer_puts(out, "");
-    while ((got = fread(chunk, 1, sizeof chunk, stream)) > 0)
+    while (out->length <= READ_BYTES_MAX && (got = fread(chunk, 1, sizeof chunk, stream)) > 0)
         ndm_buffer_append(out, chunk, got);
+    if (out->length > READ_BYTES_MAX)
+        NDM_FAIL(NDM_ERR_FORMAT, "%s: has more than %d bytes, too many for its kind of file", path,
+                 READ_BYTES_MAX);
     if (ferror(stream))
         NDM_FAIL(NDM_ERR_IO, "%s: %s", path, strerror(errno));
     return ndm_buffer_status(out);

@@ -16,7 +16,7 @@ bool ndm_file_is_dir(const char *path);
 NDM_MUST_USE ndm_status ndm_file_size(const char *path, int64_t *bytes);
 
 /* Whole contents into *out, which was all-zero; finish it with ndm_buffer_finish(). Folders are
- * refused. */
+ * refused, and what has more than 512 MiB. */
 NDM_MUST_USE ndm_status ndm_file_read(const char *path, ndm_buffer *out);
 
 /* Folder and its parents; fine if there already. */
