@@ -239,10 +239,9 @@ NDM_MUST_USE ndm_status ndm_unit_read_array(ndm_unit *unit, float *array, ndm_un
 NDM_MUST_USE ndm_status ndm_unit_write_array(ndm_unit *unit, const float *array,
                                              ndm_unit_range_fn write, void *user);
 
-
-/* As ndm_unit_read_array(), but values need not be there when `ask` returns. Where they go to by way
- * of the host's memory, `flush` is called for what was asked for so far; otherwise the caller fills
- * in the values when it likes. */
+/* As ndm_unit_read_array(), but values need not be there when `ask` returns. Where they go to by
+ * way of the host's memory, `flush` is called for what was asked for so far; otherwise the caller
+ * fills in the values when it likes. */
 NDM_MUST_USE ndm_status ndm_unit_ask_array(ndm_unit *unit, float *array, ndm_unit_range_fn ask,
                                            ndm_status (*flush)(void *user), void *user);
 

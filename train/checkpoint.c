@@ -13,11 +13,11 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/tasks.h"
 #include "core/text.h"
+#include "train/checkpoint_copy.h"
 #include "train/checkpoint_local.h"
 #include "train/checkpoint_save.h"
-#include "core/tasks.h"
-#include "train/checkpoint_copy.h"
 #include "train/trainer.h"
 
 enum { MESSAGE_BYTES = 4096, PAUSE_US = 500, HUGE_PAGE = 2 << 20 };

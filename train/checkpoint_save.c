@@ -15,8 +15,8 @@
 #include "core/dtype.h"
 #include "core/file.h"
 #include "core/log.h"
-#include "model/safetensors_reader.h"
 #include "core/tasks.h"
+#include "model/safetensors_reader.h"
 
 #define PART_PREFIX ".sums-"
 

@@ -322,7 +322,7 @@ int main(void)
         cmocka_unit_test(a_file_lists_its_tensors),
         cmocka_unit_test(shards_read_as_one),
         cmocka_unit_test(blocks_are_parts_of_the_whole),
-                        cmocka_unit_test(hostile_headers_are_refused),
+        cmocka_unit_test(hostile_headers_are_refused),
         cmocka_unit_test(broken_lengths_are_refused),
         cmocka_unit_test(empty_tensors_and_scalars_are_read),
         cmocka_unit_test(an_index_must_agree_with_its_shards),
