@@ -141,7 +141,8 @@ struct ndm_unit {
     void *window; /* [numel] of param_dtype that all shards see, if they are on one node: its gather
                      is a barrier, and it is never resharded; NULL where there is none */
     float *master;     /* [slice]; in fp32 this rank's part of the window, if there is one */
-    float *grad_slice; /* [slice] */
+    float *grad_slice; /* [slice]; this rank's part of grad_window, if there is one */
+    void *grad_window; /* the slices of all replicas on one node, which are summed where they lie */
     ndm_pool_buffer
         *part;  /* [slice] a micro-batch's share, until it is added to grad_slice; NULL otherwise */
     void *kept; /* [numel / k] of param_dtype, with block */

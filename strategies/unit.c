@@ -90,18 +90,32 @@ static ndm_status create_events(ndm_unit *u)
     return ndm_event_create(device, &u->reduce_done);
 }
 
+/* The sum over replicas reads the slices themselves, not a copy in another type. */
+static bool grads_may_share(const ndm_unit *u)
+{
+    return ndm_comm_size(u->replicas) > 1 && u->fsdp.reduce_dtype == NDM_F32;
+}
+
+/* The slice of gradients, in grad_window if that is there. */
+static ndm_status allocate_grads(ndm_unit *u)
+{
+    int64_t bytes = u->slice * (int64_t)sizeof(float);
+    void *memory;
+
+    if (u->grad_window)
+        memory = (char *)u->grad_window + ndm_comm_index(u->replicas) * bytes;
+    else
+        NDM_TRY(ndm_device_alloc(u->context->device, bytes, NDM_MEMORY_GRADIENTS, &memory));
+    u->grad_slice = memory;
+    return NDM_OK;
+}
+
 /* What this rank alone may fail at comes first, and is agreed: a rank without memory must not leave
  * the others in the exchange that makes a window. */
 static ndm_status allocate_private(ndm_unit *u)
 {
-    ndm_device *device = u->context->device;
-    void *memory;
-
     NDM_TRY(create_events(u));
-    NDM_TRY(
-        ndm_device_alloc(device, u->slice * (int64_t)sizeof(float), NDM_MEMORY_GRADIENTS, &memory));
-    u->grad_slice = memory;
-    return NDM_OK;
+    return grads_may_share(u) ? NDM_OK : allocate_grads(u);
 }
 
 /* Not in the window: the master, unless it is there, and the copy that is kept after forward. */
@@ -197,6 +211,11 @@ static ndm_status prepare(ndm_unit *u, const char *name, const ndm_param_spec *s
 static ndm_status finish(ndm_unit *u)
 {
     NDM_TRY(allocate_window(u));
+    if (grads_may_share(u))
+        NDM_TRY(ndm_window_alloc(u->replicas, u->slice * (int64_t)sizeof(float),
+                                 NDM_MEMORY_GRADIENTS, &u->grad_window));
+    if (!u->grad_slice)
+        NDM_TRY(allocate_grads(u));
     NDM_TRY(allocate_rest(u));
     return ndm_unit_changed(u);
 }
@@ -243,7 +262,9 @@ void ndm_unit_destroy(ndm_unit *u)
         ndm_device_free(device, u->master);
     if (u->window)
         ndm_window_free(u->shard, u->window);
-    ndm_device_free(device, u->grad_slice);
+    if (!u->grad_window)
+        ndm_device_free(device, u->grad_slice);
+    ndm_window_free(u->replicas, u->grad_window);
     ndm_device_free(device, u->kept);
     ndm_event_destroy(u->changed);
     ndm_event_destroy(u->gather_done);
