@@ -80,7 +80,8 @@ int64_t ndm_fast_l2_bytes(void)
     bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
     if (bytes < L2_LEAST)
         bytes = L2_LEAST;
-    return known = bytes;
+    known = bytes;
+    return bytes;
 }
 
 #if defined(__x86_64__)

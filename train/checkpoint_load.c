@@ -57,7 +57,7 @@ typedef struct loader {
     ndm_trainer *trainer;
     ndm_unit *const *units;
     int64_t n_units;
-    ndm_checkpoint_input *input;
+    ndm_checkpoint_input input; /* of the stem */
     ndm_gather *gather;
 } loader;
 
@@ -67,7 +67,7 @@ static ndm_status ask_range(void *user, const ndm_param_spec *spec, int64_t firs
     const loader *l = user;
     char name[1024];
 
-    snprintf(name, sizeof name, "%s%s", spec->name, l->input->suffix);
+    snprintf(name, sizeof name, "%s%s", spec->name, l->input.suffix);
     return ndm_gather_add(l->gather, name, first, count, values);
 }
 
@@ -94,12 +94,12 @@ static ndm_status load_units(loader *l, int stem)
     const ndm_model *model = ndm_trainer_model(l->trainer);
 
     if (stem == 0)
-        NDM_TRY(ndm_model_check_tensors(model, l->input->reader));
+        NDM_TRY(ndm_model_check_tensors(model, l->input.reader));
     for (int64_t u = 0; u < l->n_units; u++) {
         float *array = stem == 0 ? ndm_unit_master(l->units[u])
                                  : ndm_optimizer_moment(ndm_trainer_optimizer(l->trainer), u,
                                                         stem == 1 ? NDM_EXP_AVG : NDM_EXP_AVG_SQ);
-        NDM_TRY(check_shapes(l->units[u], l->input));
+        NDM_TRY(check_shapes(l->units[u], &l->input));
         NDM_TRY(ndm_unit_ask_array(l->units[u], array, ask_range, read_asked, l));
     }
     return read_asked(l);
@@ -108,18 +108,17 @@ static ndm_status load_units(loader *l, int stem)
 static ndm_status load_stem(loader *l, const char *path, const ndm_sums *sums, int stem)
 {
     ndm_gather_options options = ndm_model_gather_options(ndm_trainer_model(l->trainer));
-    ndm_checkpoint_input in;
 
-    NDM_TRY(ndm_checkpoint_input_open(path, sums, stem, &in));
-    l->input = &in, l->gather = NULL;
+    NDM_TRY(ndm_checkpoint_input_open(path, sums, stem, &l->input));
+    l->gather = NULL;
     options.check = ndm_verified_check;
     options.block_bytes = sums->block_bytes;
-    options.user = &in.verified;
-    ndm_status status = ndm_gather_create(in.reader, &options, &l->gather);
+    options.user = &l->input.verified;
+    ndm_status status = ndm_gather_create(l->input.reader, &options, &l->gather);
     if (status == NDM_OK)
         status = load_units(l, stem);
     ndm_gather_destroy(l->gather);
-    ndm_checkpoint_input_close(&in);
+    ndm_checkpoint_input_close(&l->input);
     return status;
 }
 
