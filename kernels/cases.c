@@ -47,6 +47,16 @@ static double unit_of(ndm_dtype dtype)
     return dtype == NDM_BF16 ? 0x1p-7 : 0x1p-10;
 }
 
+/* Of a chain of k terms the rounding errors grow with the square root of k, beside the sum itself:
+ * of millions of elements, some of a long one are off by more than any of a short one. */
+static double long_sum(const ndm_case *c)
+{
+    const double terms = 256; /* that the tolerance is for */
+    double k = c->op == NDM_OP_gemm ? (double)c->args.gemm.k : 0.0;
+
+    return k > terms ? sqrt(k / terms) : 1.0;
+}
+
 /* Half-width results may round to the neighbour. Attention may round its probabilities and their
  * gradients to the type of its inputs, which is what matrix units take. */
 static double buffer_tolerance(const ndm_case *c, const ndm_case_buffer *b)
@@ -55,7 +65,7 @@ static double buffer_tolerance(const ndm_case *c, const ndm_case_buffer *b)
     bool sum = b->dtype == NDM_F32 || b->dtype == NDM_F64;
 
     if (tolerances[c->op] == 0.0 || (sum && (b->exact || c->activations == NDM_F32 || !matrices)))
-        return tolerances[c->op];
+        return tolerances[c->op] * long_sum(c);
     return unit_of(sum ? c->activations : b->dtype);
 }
 
