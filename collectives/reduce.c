@@ -65,24 +65,47 @@ typedef float lanes __attribute__((vector_size(LANES * sizeof(float)), aligned(4
 
 /* out[o][i] = x[0][i] + x[1][i] + ... of k streams, to one place or to all k. An out may be one of
  * the streams: an element is read before it is written. */
-static inline __attribute__((always_inline)) void
-sum_k(float *const *outs, int64_t n_outs, const float *const *x, int64_t k, int64_t at, int64_t n)
+static inline __attribute__((always_inline)) void sum_k(float *const *outs, int64_t n_outs,
+                                                        const float *const *x, int64_t k, int64_t n)
 {
-    int64_t i = at;
+    int64_t i = 0;
 
-    for (; i + LANES <= at + n; i += LANES) {
+    for (; i + LANES <= n; i += LANES) {
         lanes sum = *(const lanes *)(x[0] + i);
         for (int64_t j = 1; j < k; j++)
             sum += *(const lanes *)(x[j] + i);
         for (int64_t o = 0; o < n_outs; o++)
             *(lanes *)(outs[o] + i) = sum;
     }
-    for (; i < at + n; i++) {
+    for (; i < n; i++) {
         float sum = x[0][i];
         for (int64_t j = 1; j < k; j++)
             sum += x[j][i];
         for (int64_t o = 0; o < n_outs; o++)
             outs[o][i] = sum;
+    }
+}
+
+/* To all or to one; with k constant for the usual groups, the streams' loop is unrolled. */
+static inline __attribute__((always_inline)) void
+sum_streams(float *const *outs, bool all, const float *const *x, int64_t k, int64_t n)
+{
+    switch (k) {
+    case 2:
+        sum_k(outs, all ? 2 : 1, x, 2, n);
+        break;
+    case 3:
+        sum_k(outs, all ? 3 : 1, x, 3, n);
+        break;
+    case 4:
+        sum_k(outs, all ? 4 : 1, x, 4, n);
+        break;
+    case 8:
+        sum_k(outs, all ? 8 : 1, x, 8, n);
+        break;
+    default:
+        sum_k(outs, all ? k : 1, x, k, n);
+        break;
     }
 }
 
@@ -92,48 +115,14 @@ sum_k(float *const *outs, int64_t n_outs, const float *const *x, int64_t k, int6
 #define WIDEST
 #endif
 
-WIDEST static void sum_to_one(float *const *out, const float *const *x, int64_t k, int64_t at,
-                              int64_t n)
+WIDEST static void sum_to_one(float *const *out, const float *const *x, int64_t k, int64_t n)
 {
-    switch (k) {
-    case 2:
-        sum_k(out, 1, x, 2, at, n);
-        break;
-    case 3:
-        sum_k(out, 1, x, 3, at, n);
-        break;
-    case 4:
-        sum_k(out, 1, x, 4, at, n);
-        break;
-    case 8:
-        sum_k(out, 1, x, 8, at, n);
-        break;
-    default:
-        sum_k(out, 1, x, k, at, n);
-        break;
-    }
+    sum_streams(out, false, x, k, n);
 }
 
-WIDEST static void sum_to_all(float *const *outs, const float *const *x, int64_t k, int64_t at,
-                              int64_t n)
+WIDEST static void sum_to_all(float *const *outs, const float *const *x, int64_t k, int64_t n)
 {
-    switch (k) {
-    case 2:
-        sum_k(outs, 2, x, 2, at, n);
-        break;
-    case 3:
-        sum_k(outs, 3, x, 3, at, n);
-        break;
-    case 4:
-        sum_k(outs, 4, x, 4, at, n);
-        break;
-    case 8:
-        sum_k(outs, 8, x, 8, at, n);
-        break;
-    default:
-        sum_k(outs, k, x, k, at, n);
-        break;
-    }
+    sum_streams(outs, true, x, k, n);
 }
 
 /* ---- any type ---------------------------------------------------------------------------------
@@ -184,7 +173,7 @@ static void reduce(const job *j, int64_t count)
 
     if (plain && (j->n_outs == 1 || j->n_outs == j->n_slices)) {
         (j->n_outs == 1 ? sum_to_one : sum_to_all)(
-            (float *const *)j->outs, (const float *const *)j->slices, j->n_slices, 0, count);
+            (float *const *)j->outs, (const float *const *)j->slices, j->n_slices, count);
         return;
     }
     for (int64_t at = 0; at < count; at += BLOCK) {
