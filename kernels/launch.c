@@ -58,3 +58,11 @@ ndm_status ndm_check_weight(const char *op, const char *field, ndm_dtype dtype)
                  ndm_dtype_name(dtype));
     return NDM_OK;
 }
+
+ndm_status ndm_check_eight(const char *op, const char *field, ndm_dtype dtype)
+{
+    if (!ndm_dtype_is_f8(dtype))
+        NDM_FAIL(NDM_ERR_USAGE, "kernel %s: %s is %s; fp8_e4m3 and fp8_e5m2 are known", op, field,
+                 ndm_dtype_name(dtype));
+    return NDM_OK;
+}

@@ -15,6 +15,8 @@ NDM_MUST_USE ndm_status ndm_check_stride(const char *op, const char *field, int6
                                          int64_t width); /* 0 becomes width */
 NDM_MUST_USE ndm_status ndm_check_weight(const char *op, const char *field,
                                          ndm_dtype dtype); /* fp32, bf16, fp16 */
+NDM_MUST_USE ndm_status ndm_check_eight(const char *op, const char *field,
+                                        ndm_dtype dtype); /* 8-bit */
 
 /* These read better at the call: the op and the field are named once. `a` is the launch's own
  * copy of the arguments. */
@@ -22,6 +24,7 @@ NDM_MUST_USE ndm_status ndm_check_weight(const char *op, const char *field,
 #define COUNT(op, field, least) NDM_TRY(ndm_check_count(op, #field, a.field, least))
 #define STRIDE(op, field, width) NDM_TRY(ndm_check_stride(op, #field, &a.field, width))
 #define WEIGHT(op, field) NDM_TRY(ndm_check_weight(op, #field, a.field))
+#define EIGHT(op, field) NDM_TRY(ndm_check_eight(op, #field, a.field))
 #define LAUNCH(name) ndm_kernels_launch(stream, NDM_OP_##name, &a, sizeof a)
 
 #endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Front ends of the loss, the optimizer, and plain vectors and rows. */
-#include "core/dtype.h"
 #include "kernels/launch.h"
 
 static ndm_status check_vocabulary(const char *op, int64_t width, int64_t valid_width)
@@ -217,9 +216,7 @@ ndm_status ndm_quantize(ndm_stream *stream, const ndm_quantize_args *args)
     }
     STRIDE("quantize", stride, a.width);
     WEIGHT("quantize", src_dtype);
-    if (!ndm_dtype_is_f8(a.dst_dtype))
-        NDM_FAIL(NDM_ERR_USAGE, "kernel quantize: dst_dtype is %s; fp8_e4m3 and fp8_e5m2 are known",
-                 ndm_dtype_name(a.dst_dtype));
+    EIGHT("quantize", dst_dtype);
     return LAUNCH(quantize);
 }
 
@@ -234,10 +231,7 @@ ndm_status ndm_dequantize(ndm_stream *stream, const ndm_dequantize_args *args)
     POINTER("dequantize", scale);
     POINTER("dequantize", dst);
     WEIGHT("dequantize", dst_dtype);
-    if (!ndm_dtype_is_f8(a.src_dtype))
-        NDM_FAIL(NDM_ERR_USAGE,
-                 "kernel dequantize: src_dtype is %s; fp8_e4m3 and fp8_e5m2 are known",
-                 ndm_dtype_name(a.src_dtype));
+    EIGHT("dequantize", src_dtype);
     return LAUNCH(dequantize);
 }
 
