@@ -19,7 +19,7 @@
 #include "core/dtype.h"
 #include "strategies/internal.h"
 
-enum { MAX_ROUNDS = 99 };
+enum { MAX_ROUNDS = 99, ALIGNMENT = 64 };
 static const double LEAST_US = 0.1; /* of a call, where work between calls hides it */
 
 typedef struct bench {
@@ -30,10 +30,11 @@ typedef struct bench {
     ndm_dtype dtype;
     ndm_reduce_op op;
     bool in_place;
-    int64_t most_bytes;
-    char *first, *second; /* device, [most_bytes]; the first may lie in the window */
-    void *window;         /* of comm, or NULL */
-    char *host;           /* [most_bytes] */
+    int64_t most_bytes, room_bytes;
+    char *first, *second;       /* device, [room_bytes]; the first may lie in the window */
+    int64_t offset, step_bytes; /* of the call's buffers in both; from there to the next call's */
+    void *window;               /* of comm, or NULL */
+    char *host;                 /* [most_bytes] */
     ndm_limit limit;
     ndm_bench_work work; /* before each timed call */
     bool wanted[NDM_COLLECTIVE_COUNT];
@@ -81,7 +82,7 @@ static void *send_of(const bench *b, const ndm_pattern *p)
 {
     bool block = p->kind == NDM_ALL_GATHER && within(b, p->kind);
 
-    return b->first + (block ? p->index * p->count * element_bytes(b) : 0);
+    return b->first + b->offset + (block ? p->index * p->count * element_bytes(b) : 0);
 }
 
 static void *recv_of(const bench *b, const ndm_pattern *p)
@@ -89,8 +90,8 @@ static void *recv_of(const bench *b, const ndm_pattern *p)
     bool block = p->kind == NDM_REDUCE_SCATTER && within(b, p->kind);
 
     if (!within(b, p->kind))
-        return b->second;
-    return b->first + (block ? p->index * p->count * element_bytes(b) : 0);
+        return b->second + b->offset;
+    return b->first + b->offset + (block ? p->index * p->count * element_bytes(b) : 0);
 }
 
 static ndm_status issue(const bench *b, const ndm_pattern *p)
@@ -129,7 +130,7 @@ static ndm_status check_once(bench *b, ndm_pattern *p, uint64_t salt, int64_t *w
 
     p->salt = salt;
     ndm_pattern_fill(p, b->host);
-    NDM_TRY(ndm_zero(b->stream, b->first, b->most_bytes));
+    NDM_TRY(ndm_zero(b->stream, b->first, b->room_bytes));
     NDM_TRY(ndm_zero(b->stream, b->second, b->most_bytes));
     NDM_TRY(ndm_copy(b->stream, send_of(b, p), b->host, send, NDM_HOST_TO_DEVICE));
     NDM_TRY(ndm_stream_synchronize(b->stream));
@@ -150,7 +151,8 @@ static ndm_status check_row(bench *b, ndm_pattern *p, int64_t *wrong)
 
     for (int64_t i = 0; i < checks && p->kind != NDM_BARRIER; i++)
         NDM_TRY(check_once(b, p, seed + (uint64_t)i, wrong));
-    NDM_TRY(ndm_zero(b->stream, b->first, b->most_bytes)); /* sums of zeros stay what they are */
+    NDM_TRY(ndm_zero(b->stream, b->first, b->room_bytes)); /* sums of zeros stay what they are */
+    NDM_TRY(ndm_zero(b->stream, b->second, b->room_bytes));
     return ndm_stream_synchronize(b->stream);
 }
 
@@ -165,8 +167,11 @@ static ndm_status time_turns(bench *b, const ndm_pattern *p, int64_t n, double *
     int64_t start = ndm_clock_ns();
     for (int64_t i = 0; i < n; i++) {
         ndm_bench_work_run(&b->work);
-        if (p)
+        if (p) {
             NDM_TRY(issue(b, p));
+            bool last = b->offset + 2 * b->step_bytes > b->room_bytes;
+            b->offset = last ? 0 : b->offset + b->step_bytes;
+        }
     }
     NDM_TRY(ndm_stream_synchronize(b->stream));
     if (b->work.passes > 0) /* all ranks' work, where some share a core */
@@ -202,6 +207,8 @@ static ndm_status measure(bench *b, ndm_pattern *p, int64_t bytes, found *f)
     ndm_limit_work work = {&b->limit, p->kind, p->size, bytes, within(b, p->kind)};
     double warm;
 
+    b->offset = 0;
+    b->step_bytes = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     NDM_TRY(check_row(b, p, &f->wrong));
     if (ndm_option_int64(b->options, "warmup-iters") > 0) {
         NDM_TRY(time_calls(b, p, ndm_option_int64(b->options, "warmup-iters"), &warm));
@@ -379,21 +386,22 @@ static ndm_status join(bench *b)
 static ndm_status make_buffers(bench *b)
 {
     const char *memory = ndm_option_string(b->options, "memory");
-    int64_t unit = 64 * ndm_comm_size(b->comm);
+    int64_t unit = 64 * ndm_comm_size(b->comm), apart = ndm_option_int64(b->options, "apart");
     void *first = NULL, *second = NULL;
 
     b->most_bytes = (ndm_option_int64(b->options, "max-bytes") + unit - 1) / unit * unit;
+    b->room_bytes = apart > b->most_bytes ? (apart + unit - 1) / unit * unit : b->most_bytes;
     if (strcmp(memory, "plain") != 0)
-        NDM_TRY(ndm_window_alloc(b->comm, b->most_bytes, NDM_MEMORY_COMM, &b->window));
+        NDM_TRY(ndm_window_alloc(b->comm, b->room_bytes, NDM_MEMORY_COMM, &b->window));
     if (strcmp(memory, "window") == 0 && b->window == NULL)
         NDM_FAIL(NDM_ERR_UNSUPPORTED, "--memory window: %s on %s has none", b->comm->backend->name,
                  ndm_comm_name(b->comm));
     if (b->window == NULL)
-        NDM_TRY(ndm_device_alloc(b->context->device, b->most_bytes, NDM_MEMORY_COMM, &first));
+        NDM_TRY(ndm_device_alloc(b->context->device, b->room_bytes, NDM_MEMORY_COMM, &first));
     else
-        first = (char *)b->window + ndm_comm_index(b->comm) * b->most_bytes;
+        first = (char *)b->window + ndm_comm_index(b->comm) * b->room_bytes;
     b->first = first;
-    NDM_TRY(ndm_device_alloc(b->context->device, b->most_bytes, NDM_MEMORY_COMM, &second));
+    NDM_TRY(ndm_device_alloc(b->context->device, b->room_bytes, NDM_MEMORY_COMM, &second));
     b->second = second;
     b->host = malloc((size_t)b->most_bytes);
     if (b->host == NULL)

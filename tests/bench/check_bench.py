@@ -56,7 +56,7 @@ QUICK = ["-b", "4K", "-e", "16K", "-n", "2", "-w", "0"]
 
 
 def check_collective_rows():
-    d = document("bench", "collectives", "--ranks", "2", *QUICK)
+    d = document("bench", "collectives", "--ranks", "2", *QUICK, "--apart", "40K")
     check_context(d["context"])
     assert d["wrong"] == 0 and d["context"]["ranks"] == 2
     seen = collections.Counter(r["op"] for r in d["rows"])
