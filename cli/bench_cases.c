@@ -102,6 +102,19 @@ static void norm_backward(const ndm_bench_shape *s, ndm_case *c)
     OUT(norm_backward, workspace, NDM_F32, 1, scratch, scratch)->scratch = true;
 }
 
+/* The angles of a circle: pairs that are turned again and again keep their length. */
+static ndm_status fill_angles(ndm_case *c)
+{
+    float *cosine = (float *)c->args.rope.cos, *sine = (float *)c->args.rope.sin;
+
+    for (int64_t i = 0; i < c->args.rope.n * c->args.rope.head_dim / 2; i++) {
+        float angle = 3.0f * cosine[i];
+        cosine[i] = cosf(angle);
+        sine[i] = sinf(angle);
+    }
+    return NDM_OK;
+}
+
 static void rope(const ndm_bench_shape *s, ndm_case *c)
 {
     ndm_rope_args *a = &c->args.rope;
@@ -111,6 +124,7 @@ static void rope(const ndm_bench_shape *s, ndm_case *c)
     case_range(IN(rope, positions, NDM_I32, 1, a->n, a->n), 0, (double)a->n);
     case_range(IN(rope, cos, NDM_F32, a->n, a->head_dim / 2, a->head_dim / 2), -1, 1);
     case_range(IN(rope, sin, NDM_F32, a->n, a->head_dim / 2, a->head_dim / 2), -1, 1);
+    c->prepare = fill_angles;
 }
 
 static ndm_attention_args attention_shape(const ndm_bench_shape *s)

@@ -57,12 +57,19 @@ static void write_kernels(const ndm_sim_machine *m, ndm_buffer *out)
             ndm_buffer_printf(out, "  %s: %.4g\n", ndm_op_name((ndm_op)op), m->op_bw[op] * 1e-9);
 }
 
+static void write_line(const double *line, const char *name, ndm_buffer *out)
+{
+    static const char *const terms[NDM_SIM_LINE_TERMS] = {"", "_m", "_n", "_k"};
+
+    for (int i = 0; i < NDM_SIM_LINE_TERMS; i++)
+        ndm_buffer_printf(out, "%s%s: %.4g\n", name, terms[i], line[i]);
+}
+
 static void write_tables(const ndm_sim_machine *m, ndm_buffer *out)
 {
-    ndm_buffer_puts(out, "# matrix products: m, n, k, share of the peak\ngemm:\n");
-    for (int i = 0; i < m->n_gemms; i++)
-        ndm_buffer_printf(out, "- [%.0f, %.0f, %.0f, %.4f]\n", m->gemms[i].m, m->gemms[i].n,
-                          m->gemms[i].k, m->gemms[i].share);
+    ndm_buffer_puts(out, "# matrix products: time over that at the peak, by 1, 1/m, 1/n and 1/k\n");
+    write_line(m->gemm_line, "gemm_time", out);
+    write_line(m->gemm_grad_line, "gemm_grad_time", out);
     ndm_buffer_puts(out,
                     "# causal attention: batch * heads, tokens, share of the peak\nattention:\n");
     for (int i = 0; i < m->n_attentions; i++)

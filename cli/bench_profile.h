@@ -6,6 +6,10 @@
 #include "device/sim_machine.h"
 #include <ndmesh/status.h>
 
+/* Operands are measured as a step finds them: not where the last use has left them, but where all
+ * that came between has: each is used again when so many bytes of others have been. */
+enum { NDM_PROFILE_APART_BYTES = 32 << 20 };
+
 /* How long to measure. */
 typedef struct ndm_profile_effort {
     int rounds;         /* of which the median counts */
@@ -18,6 +22,9 @@ typedef struct ndm_profile_effort {
  * core while the others do the same. */
 NDM_MUST_USE ndm_status ndm_profile_kernels(const ndm_profile_effort *effort, int cores,
                                             ndm_sim_machine *machine);
+
+/* bench_profile_fit.c: [NDM_SIM_LINE_TERMS]. */
+void ndm_profile_fit(const ndm_sim_gemm *gemms, int n, double *line);
 
 /* bench_profile_collectives.c: curves by operation and ranks, of `ndmesh bench collectives`. */
 NDM_MUST_USE ndm_status ndm_profile_collectives(const ndm_profile_effort *effort,

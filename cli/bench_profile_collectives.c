@@ -15,6 +15,15 @@
  * that share a core find it in use. */
 enum { PATH_BYTES = 4096, READ_BYTES = 65536, WORK_US = 100 };
 
+/* What is small is an activation that has just been made; what is large is gradients or weights of
+ * a unit, on which other units have followed. */
+typedef struct sizes {
+    const char *least, *most;
+    int64_t apart_bytes;
+} sizes;
+
+static const sizes parts[] = {{"1K", "256K", 0}, {"1M", "4M", NDM_PROFILE_APART_BYTES}};
+
 /* Operations that the engine uses; an all-gather in a window, and a barrier, are priced as the
  * smallest all-reduce. */
 static const char operations[] = "all_gather,reduce_scatter,all_reduce,all_to_all,send_recv";
@@ -44,13 +53,12 @@ static int operation_of(const char *name)
     return -1;
 }
 
-/* The curve of an operation among so many ranks: the last one, or a new one. */
+/* The curve of an operation among so many ranks, which may be a new one. */
 static ndm_sim_curve *curve_of(ndm_sim_machine *m, int op, int64_t ranks)
 {
-    ndm_sim_curve *last = m->n_curves > 0 ? &m->curves[m->n_curves - 1] : NULL;
-
-    if (last && last->op == op && last->ranks == ranks)
-        return last->n < NDM_SIM_CURVE_POINTS_MAX ? last : NULL;
+    for (int i = 0; i < m->n_curves; i++)
+        if (m->curves[i].op == op && m->curves[i].ranks == ranks)
+            return m->curves[i].n < NDM_SIM_CURVE_POINTS_MAX ? &m->curves[i] : NULL;
     if (m->n_curves == NDM_SIM_CURVES_MAX)
         return NULL;
     m->curves[m->n_curves] = (ndm_sim_curve){.op = op, .ranks = ranks};
@@ -89,16 +97,18 @@ static ndm_status read_rows(ndm_sim_machine *m, int64_t ranks, const ndm_buffer 
     return status;
 }
 
-static ndm_status measure_ranks(const ndm_profile_effort *effort, int64_t ranks, ndm_sim_machine *m)
+static ndm_status measure_part(const ndm_profile_effort *effort, int64_t ranks, const sizes *part,
+                               ndm_sim_machine *m)
 {
     char self[PATH_BYTES];
     ndm_buffer text = {0};
 
     NDM_TRY(ndm_cli_self(self, sizeof self));
     char *command = ndm_text_printf(
-        "'%s' bench collectives --ranks %lld --op %s --min-bytes 1K --max-bytes 4M --step-factor 4 "
-        "--iters %lld --rounds %d --check 0 --threads 1 --work-us %d --json",
-        self, (long long)ranks, operations, (long long)effort->collective, effort->rounds, WORK_US);
+        "'%s' bench collectives --ranks %lld --op %s --min-bytes %s --max-bytes %s --step-factor 4 "
+        "--iters %lld --rounds %d --check 0 --threads 1 --work-us %d --apart %lld --json",
+        self, (long long)ranks, operations, part->least, part->most, (long long)effort->collective,
+        effort->rounds, WORK_US, (long long)part->apart_bytes);
     if (!command)
         NDM_FAIL(NDM_ERR_MEMORY, "no memory for a command");
     ndm_status status = read_output(command, &text);
@@ -112,6 +122,7 @@ static ndm_status measure_ranks(const ndm_profile_effort *effort, int64_t ranks,
 ndm_status ndm_profile_collectives(const ndm_profile_effort *effort, ndm_sim_machine *machine)
 {
     for (int64_t ranks = 2; ranks <= effort->ranks_max; ranks *= 2)
-        NDM_TRY(measure_ranks(effort, ranks, machine));
+        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+            NDM_TRY(measure_part(effort, ranks, &parts[i], machine));
     return NDM_OK;
 }

@@ -3,7 +3,6 @@
  * at the same time: they share caches, memory bandwidth and clock. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,8 +23,11 @@ enum {
     PEAK_NS = 50000000,
     TOKENS = 256,
     COPY_NS = 50000000,
-    APART_BYTES = 6 << 20, /* more than a core's own caches hold */
-    COPIES_MAX = 16
+    COPIES_MAX = 1024,
+    TOKEN_COUNTS = 3,
+    WIDTHS = 3,
+    OUTS = 4,
+    SHAPES = TOKEN_COUNTS * WIDTHS * OUTS
 };
 
 typedef struct probe {
@@ -35,14 +37,35 @@ typedef struct probe {
     ndm_stream *stream;
 } probe;
 
+/* Ops over activations, and those over parameters, which are passed once in a step. */
+typedef enum operand { ACTIVATIONS, PARAMETERS, NEITHER } operand;
+
+static operand operand_of(ndm_op op)
+{
+    switch (op) {
+    case NDM_OP_gemm:
+    case NDM_OP_attention:
+    case NDM_OP_attention_backward:
+        return NEITHER;
+    case NDM_OP_adamw:
+    case NDM_OP_sumsq:
+    case NDM_OP_clip:
+    case NDM_OP_cast:
+    case NDM_OP_add:
+        return PARAMETERS;
+    default:
+        return ACTIVATIONS;
+    }
+}
+
 /* ---- time of a case ------------------------------------------------------------------------ */
 
-/* A case in several places, in turn: within a step a kernel seldom finds its operands in the
- * innermost caches, where a call after the same call would. */
+/* A case in several places, in turn: between two uses of a weight lies all the rest of a step, and
+ * caches that other ranks use too have lost it, where a call after the same call would find it. */
 typedef struct copies {
-    ndm_case bound[COPIES_MAX];
-    ndm_case_memory memory[COPIES_MAX];
-    int n;
+    ndm_case *bound;         /* [n] */
+    ndm_case_memory *memory; /* [n] */
+    int n, next;
 } copies;
 
 static int64_t case_bytes(const ndm_case *c)
@@ -57,25 +80,33 @@ static int64_t case_bytes(const ndm_case *c)
 
 static void copies_finish(copies *c)
 {
-    for (int i = 0; i < COPIES_MAX; i++)
+    for (int i = 0; i < c->n && c->memory; i++)
         if (c->memory[i].device)
             ndm_case_release(&c->memory[i]);
+    free(c->memory);
+    free(c->bound);
 }
 
 /* What has been made is to be finished whatever the status. */
 static ndm_status copies_init(const probe *p, const ndm_case *from, copies *c)
 {
-    int64_t wanted = APART_BYTES / (case_bytes(from) + 1) + 1;
+    int64_t apart = NDM_PROFILE_APART_BYTES * (operand_of(from->op) == PARAMETERS ? 4 : 1);
+    int64_t wanted = apart / (case_bytes(from) + 1) + 1;
     ndm_case_data data = {0};
     ndm_status status;
 
-    memset(c, 0, sizeof *c);
+    if (p->effort->min_ms <= 0.0 && wanted > p->effort->rounds + 1)
+        wanted = p->effort->rounds + 1; /* rounds are of one call */
+    *c = (copies){.n = (int)(wanted < COPIES_MAX ? wanted : COPIES_MAX)};
+    c->bound = calloc((size_t)c->n, sizeof *c->bound);
+    c->memory = calloc((size_t)c->n, sizeof *c->memory);
+    if (!c->bound || !c->memory)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for %d copies of a case", c->n);
     NDM_TRY(ndm_case_data_init(from, 1, 0, &data));
     status = NDM_OK;
-    for (int i = 0; status == NDM_OK && i < COPIES_MAX && i < wanted; i++) {
+    for (int i = 0; status == NDM_OK && i < c->n; i++) {
         c->bound[i] = *from;
         status = ndm_case_upload(&c->bound[i], &data, p->stream, &c->memory[i]);
-        c->n = i + 1;
     }
     ndm_case_data_finish(&data);
     return status;
@@ -83,14 +114,14 @@ static ndm_status copies_init(const probe *p, const ndm_case *from, copies *c)
 
 /* Twice as many calls until they are enough: the clock is not asked for each. It is processor time,
  * so that a busy machine does not look slower: kernels run inline, on one thread. */
-static ndm_status time_round(const probe *p, const copies *c, double *ns)
+static ndm_status time_round(const probe *p, copies *c, double *ns)
 {
     double least = p->effort->min_ms * 1e6, spent = 0.0;
 
-    for (int64_t calls = c->n; calls == c->n || spent < least; calls *= 2) {
+    for (int64_t calls = 1; calls == 1 || spent < least; calls *= 2) {
         int64_t start = ndm_clock_thread_ns();
-        for (int64_t i = 0; i < calls; i++)
-            NDM_TRY(ndm_case_launch(&c->bound[i % c->n], p->stream));
+        for (int64_t i = 0; i < calls; i++, c->next = (c->next + 1) % c->n)
+            NDM_TRY(ndm_case_launch(&c->bound[c->next], p->stream));
         NDM_TRY(ndm_stream_synchronize(p->stream));
         spent = (double)(ndm_clock_thread_ns() - start);
         *ns = spent / (double)calls;
@@ -116,40 +147,50 @@ done:
 
 /* ---- matrix products and attention ---------------------------------------------------------- */
 
-static ndm_status add_gemm(probe *p, const ndm_gemm_args *shape)
+typedef struct products {
+    ndm_sim_gemm plain[2 * SHAPES], grad[SHAPES];
+    int n_plain, n_grad;
+} products;
+
+static ndm_status time_gemm(const probe *p, const ndm_gemm_args *shape, ndm_sim_gemm *found)
 {
-    ndm_sim_machine *m = p->machine;
     ndm_case c = {.op = NDM_OP_gemm};
     double ns, flops = 2.0 * (double)shape->m * (double)shape->n * (double)shape->k;
 
-    if (m->n_gemms == NDM_SIM_GEMMS_MAX)
-        return NDM_OK;
     ndm_case_gemm(&c, shape, false, 0);
     NDM_TRY(time_case(p, &c, &ns));
-    m->gemms[m->n_gemms++] = (ndm_sim_gemm){(double)shape->m, (double)shape->n, (double)shape->k,
-                                            flops / ns * 1e9 / m->peak_flops};
+    *found = (ndm_sim_gemm){(double)shape->m, (double)shape->n, (double)shape->k,
+                            flops / ns * 1e9 / p->machine->peak_flops};
     return NDM_OK;
 }
 
 /* Forward, and both products of the backward, each in the layout that the engine gives it. */
-static ndm_status add_products(probe *p, int64_t tokens, int64_t in, int64_t out)
+static ndm_status add_products(const probe *p, int64_t tokens, int64_t in, int64_t out,
+                               products *all)
 {
-    NDM_TRY(add_gemm(
-        p, &(ndm_gemm_args){.alpha = 1.0f, .m = tokens, .n = out, .k = in, .trans_b = true}));
-    NDM_TRY(add_gemm(p, &(ndm_gemm_args){.alpha = 1.0f, .m = tokens, .n = in, .k = out}));
-    return add_gemm(
-        p, &(ndm_gemm_args){.alpha = 1.0f, .m = out, .n = in, .k = tokens, .trans_a = true});
+    const ndm_gemm_args forward = {.alpha = 1.0f, .m = tokens, .n = out, .k = in, .trans_b = true},
+                        input = {.alpha = 1.0f, .m = tokens, .n = in, .k = out},
+                        weight = {.alpha = 1.0f, .m = out, .n = in, .k = tokens, .trans_a = true};
+
+    NDM_TRY(time_gemm(p, &forward, &all->plain[all->n_plain++]));
+    NDM_TRY(time_gemm(p, &input, &all->plain[all->n_plain++]));
+    return time_gemm(p, &weight, &all->grad[all->n_grad++]);
 }
 
-static ndm_status measure_gemms(probe *p)
+static ndm_status measure_gemms(const probe *p)
 {
-    static const int64_t tokens[] = {32, 128, 512}, widths[] = {64, 256, 512},
-                         outs[] = {64, 256, 704, 2048};
+    static const int64_t tokens[TOKEN_COUNTS] = {32, 128, 512}, widths[WIDTHS] = {64, 256, 1024},
+                         outs[OUTS] = {64, 256, 1024, 4096},
+                         most = 1ll << 27; /* larger ones are much the same */
+    products all = {.n_plain = 0};
 
-    for (int t = 0; t < 3; t++)
-        for (int w = 0; w < 3; w++)
-            for (int o = 0; o < 4; o++)
-                NDM_TRY(add_products(p, tokens[t], widths[w], outs[o]));
+    for (int i = 0; i < SHAPES; i++) {
+        int64_t t = tokens[i / (WIDTHS * OUTS)], w = widths[i / OUTS % WIDTHS], o = outs[i % OUTS];
+        if (t * w * o <= most)
+            NDM_TRY(add_products(p, t, w, o, &all));
+    }
+    ndm_profile_fit(all.plain, all.n_plain, p->machine->gemm_line);
+    ndm_profile_fit(all.grad, all.n_grad, p->machine->gemm_grad_line);
     return NDM_OK;
 }
 
@@ -217,27 +258,6 @@ static double counted_bytes(const ndm_case *c)
     ndm_sim_options options = {.machine = &unit, .stack = &stack};
     ndm_cost_price(&options, &state, &launch, &charge);
     return charge.ns * 1e-9;
-}
-
-/* Ops over activations, which caches hold, and those over parameters, which they do not. */
-typedef enum operand { ACTIVATIONS, PARAMETERS, NEITHER } operand;
-
-static operand operand_of(ndm_op op)
-{
-    switch (op) {
-    case NDM_OP_gemm:
-    case NDM_OP_attention:
-    case NDM_OP_attention_backward:
-        return NEITHER;
-    case NDM_OP_adamw:
-    case NDM_OP_sumsq:
-    case NDM_OP_clip:
-    case NDM_OP_cast:
-    case NDM_OP_add:
-        return PARAMETERS;
-    default:
-        return ACTIVATIONS;
-    }
 }
 
 static ndm_status add_model(const probe *p, const char *model, operand which, double *bytes,

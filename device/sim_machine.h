@@ -10,6 +10,7 @@
 enum {
     NDM_SIM_GEMMS_MAX = 128,
     NDM_SIM_ATTENTIONS_MAX = 128,
+    NDM_SIM_LINE_TERMS = 4,
     NDM_SIM_CURVES_MAX = 24,
     NDM_SIM_CURVE_POINTS_MAX = 24,
     NDM_SIM_OPS_MAX = 40
@@ -78,6 +79,9 @@ typedef struct ndm_sim_machine {
 
     ndm_sim_gemm gemms[NDM_SIM_GEMMS_MAX];
     int n_gemms;
+    /* Instead of rows: time of a product over that of its multiply-adds at the peak, as a line in
+     * 1, 1/m, 1/n and 1/k; of gradients of weights apart. All 0 = none. */
+    double gemm_line[NDM_SIM_LINE_TERMS], gemm_grad_line[NDM_SIM_LINE_TERMS];
     ndm_sim_attention attentions[NDM_SIM_ATTENTIONS_MAX];
     int n_attentions;
     double attention_peak; /* FLOP/s that the attention table's shares are of; 0 = peak_flops */

@@ -42,9 +42,15 @@ static double stacked(const pricing *p, double own_elements, double of_stack)
 
 /* ---- matrix products ---------------------------------------------------------------------- */
 
-static double gemm_ns(const pricing *p, double m, double n, double k, bool fp8)
+static bool is_weight_grad(const ndm_gemm_args *a)
 {
-    double share = ndm_cost_gemm_share(p->m, m, n, k);
+    return a->trans_a;
+}
+
+static double gemm_ns(const pricing *p, const ndm_gemm_args *a, bool fp8)
+{
+    double m = (double)a->m, n = (double)a->n, k = (double)a->k;
+    double share = ndm_cost_gemm_share(p->m, m, n, k, is_weight_grad(a));
     double speed = p->m->peak_flops * share * p->m->clock;
     double bytes = (m * k + k * n + m * n) * act(p) / p->m->memory_bw * 1e9;
 
@@ -52,11 +58,6 @@ static double gemm_ns(const pricing *p, double m, double n, double k, bool fp8)
         speed *= p->m->fp8_speedup;
     double flops = 2.0 * m * n * k / speed * 1e9;
     return flops > bytes ? flops : bytes;
-}
-
-static bool is_weight_grad(const ndm_gemm_args *a)
-{
-    return a->trans_a;
 }
 
 /* Products over the vocabulary stay in 16 bit. That the first one is such is known only when the
@@ -87,19 +88,18 @@ static void add_input_grad(const pricing *p, const ndm_gemm_args *a, double ns)
 
 static void price_gemm(const pricing *p, const ndm_gemm_args *a)
 {
-    double m = (double)a->m, n = (double)a->n, k = (double)a->k;
     bool fp8 = takes_fp8(p);
-    double ns = gemm_ns(p, m, n, k, fp8);
+    double ns = gemm_ns(p, a, fp8);
 
     p->charge->category = NDM_SIM_GEMM;
-    p->charge->flops = 2.0 * m * n * k;
+    p->charge->flops = 2.0 * (double)a->m * (double)a->n * (double)a->k;
     p->charge->ns = ns;
     if (fp8)
         add_bytes(p, p->k->cast_bytes * cast_elements(p, a));
-    p->state->fp8_saved_ns = fp8 ? gemm_ns(p, m, n, k, false) - p->charge->ns : 0.0;
+    p->state->fp8_saved_ns = fp8 ? gemm_ns(p, a, false) - p->charge->ns : 0.0;
     if (is_weight_grad(a)) {
         if (a->beta != 0.0f && !p->k->grads_apart)
-            add_bytes(p, either(8.0, p->k->accum_bytes) * m * n);
+            add_bytes(p, either(8.0, p->k->accum_bytes) * (double)a->m * (double)a->n);
     } else if (p->charge->phase == NDM_SIM_BACKWARD) {
         add_input_grad(p, a, ns);
     }
@@ -119,7 +119,8 @@ static double unfused_ns(const pricing *p, const ndm_attention_args *a, bool bac
 {
     double square = (double)(a->batch * a->heads) * (double)a->tq * (double)a->tk;
     double flops = 4.0 * square * (double)a->head_dim * (backward ? 2.0 : 1.0);
-    double share = ndm_cost_gemm_share(p->m, (double)a->tq, (double)a->tk, (double)a->head_dim);
+    double share = ndm_cost_gemm_share(p->m, (double)a->tq, (double)a->tk, (double)a->head_dim,
+                                       false);
     double bytes = p->k->score_bytes[p->again && p->k->score_bytes[2] > 0 ? 2 : backward];
 
     return flops / (p->m->peak_flops * share * p->m->clock) * 1e9 +

@@ -9,8 +9,9 @@
 void ndm_cost_price(const ndm_sim_options *options, ndm_sim_state *state, const ndm_launch *launch,
                     ndm_sim_charge *charge);
 
-/* Shares of the peak (cost_table.c): nearest measured shapes. */
-double ndm_cost_gemm_share(const ndm_sim_machine *machine, double m, double n, double k);
+/* Shares of the peak (cost_table.c): nearest measured shapes, or the line through them; `grad`: of
+ * a weight. */
+double ndm_cost_gemm_share(const ndm_sim_machine *machine, double m, double n, double k, bool grad);
 double ndm_cost_attention_share(const ndm_sim_machine *machine, double batch_heads, double seq);
 
 /* Stacks by name, from kernels/stacks.def; NDM_ERR_USAGE names the nearest. */

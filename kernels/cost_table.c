@@ -47,10 +47,21 @@ static double square(double x)
     return x * x;
 }
 
-double ndm_cost_gemm_share(const ndm_sim_machine *machine, double m, double n, double k)
+/* 0 where the machine has no line. */
+static double line_share(const double *line, double m, double n, double k)
+{
+    double time = line[0] + line[1] / m + line[2] / n + line[3] / k;
+
+    return time > 0.0 ? 1.0 / time : 0.0;
+}
+
+double ndm_cost_gemm_share(const ndm_sim_machine *machine, double m, double n, double k, bool grad)
 {
     neighbours near = {.n = 0};
+    double share = line_share(grad ? machine->gemm_grad_line : machine->gemm_line, m, n, k);
 
+    if (share > 0.0)
+        return share;
     if (machine->n_gemms == 0)
         return machine->gemm_share;
     for (int i = 0; i < machine->n_gemms; i++) {

@@ -30,6 +30,14 @@ static const field machine_fields[] = {
     {"clock", REAL, MACHINE(clock), 1, true},
     {"spread", REAL, MACHINE(spread), 1, false},
     {"gemm_share", REAL, MACHINE(gemm_share), 1, false},
+    {"gemm_time", REAL, MACHINE(gemm_line[0]), 1, false},
+    {"gemm_time_m", REAL, MACHINE(gemm_line[1]), 1, false},
+    {"gemm_time_n", REAL, MACHINE(gemm_line[2]), 1, false},
+    {"gemm_time_k", REAL, MACHINE(gemm_line[3]), 1, false},
+    {"gemm_grad_time", REAL, MACHINE(gemm_grad_line[0]), 1, false},
+    {"gemm_grad_time_m", REAL, MACHINE(gemm_grad_line[1]), 1, false},
+    {"gemm_grad_time_n", REAL, MACHINE(gemm_grad_line[2]), 1, false},
+    {"gemm_grad_time_k", REAL, MACHINE(gemm_grad_line[3]), 1, false},
     {"fp8_speedup", REAL, MACHINE(fp8_speedup), 1, false},
     {"memory_gib", REAL, MACHINE(memory_bytes), 1073741824.0, true},
     {"memory_gbps", REAL, MACHINE(memory_bw), 1e9, true},
@@ -384,8 +392,8 @@ static ndm_status check_complete(const reader *r)
             NDM_FAIL(NDM_ERR_FORMAT, "%s: %s is missing", r->path, machine_fields[i].key);
     if (r->tables_only)
         return NDM_OK;
-    if (m->n_gemms == 0 && m->gemm_share <= 0.0)
-        NDM_FAIL(NDM_ERR_FORMAT, "%s: neither gemm nor gemm_share", r->path);
+    if (m->n_gemms == 0 && m->gemm_share <= 0.0 && m->gemm_line[0] <= 0.0)
+        NDM_FAIL(NDM_ERR_FORMAT, "%s: no gemm, gemm_share or gemm_time", r->path);
     if (m->ranks_per_host < 1 || m->ranks_per_domain < 1 || m->activation_bytes < 1 ||
         m->peak_flops <= 0.0 || m->clock <= 0.0 || m->memory_bw <= 0.0 || m->memory_share <= 0.0)
         NDM_FAIL(NDM_ERR_FORMAT, "%s: sizes, peaks and shares are above 0", r->path);

@@ -130,7 +130,7 @@ def profile():
     ndmesh("bench", "profile", "--rounds", "1", "--min-ms", "0", "--iters", "1", "--profile-ranks", "2",
            "--out", "here.yaml")
     text = open("here.yaml").read()
-    for part in ("cores_per_host: ", "kernels:\n", "  norm: ", "gemm:\n- [32, ", "attention:\n- [2, 32, ",
+    for part in ("cores_per_host: ", "kernels:\n", "  norm: ", "\ngemm_time: ", "\ngemm_grad_time_k: ", "attention:\n- [2, 32, ",
                  "  all_reduce:\n    2: [[1024, "):
         assert part in text, f"the profile lacks {part!r}"
     p = document("plan", "--model", "llama-tiny", "--cluster", "./here.yaml", "--ranks", "4", "--tp", "2",
@@ -144,11 +144,13 @@ def profile():
 def plan_here():
     ndmesh("bench", "profile", "--rounds", "1", "--min-ms", "0", "--profile-ranks", "1", "--out", "here.yaml")
     script = os.path.join(HERE, "..", "..", "benchmarks", "plan_here.py")
-    done = subprocess.run([script, "--engine", program, "--profile", "here.yaml", "--ranks", "2,4", "--model", "llama-tiny",
-                           "--steps", "3", "--seq-len", "32", "--memory-only"], text=True, capture_output=True,
-                          timeout=TIMEOUT_S)
+    command = [script, "--engine", program, "--profile", "here.yaml", "--ranks", "4", "--model", "llama-tiny", "--seq-len",
+               "32", "--memory-only", "--measured", "measured.jsonl"]
+    done = subprocess.run([*command, "--steps", "3"], text=True, capture_output=True, timeout=TIMEOUT_S)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "14 meshes: rank correlation" in done.stdout and "memory: 0.000" in done.stdout, done.stdout
+    assert "10 meshes: rank correlation" in done.stdout and "memory: 0.000" in done.stdout, done.stdout
+    again = subprocess.run([*command, "--steps", "0"], text=True, capture_output=True, timeout=TIMEOUT_S)  # measures nothing
+    assert again.stdout == done.stdout, again.stdout + again.stderr
 
 
 def usage():

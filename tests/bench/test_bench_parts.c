@@ -8,8 +8,10 @@
 #include <math.h>
 #include <string.h>
 
+#include "cli/bench_cases.h"
 #include "cli/bench_pattern.h"
 #include "cli/bench_peak.h"
+#include "cli/bench_profile.h"
 #include "cli/bench_table.h"
 #include "cli/sweep.h"
 #include "cli/sweep_filter.h"
@@ -220,6 +222,81 @@ static void reductions_of_narrow_types_are_known(void **state)
     assert_int_equal(ndm_pattern_count_wrong(&p, recv), 1);
 }
 
+/* ---- cases --------------------------------------------------------------------------------------
+ */
+
+/* Pairs that shrank would be denormal, and slow, after some hundred turns. */
+static void turned_pairs_keep_their_length(void **state)
+{
+    const ndm_bench_shape shape = {8, 32, 2, 2, 16, 48, 64};
+    ndm_case c;
+    ndm_case_data data;
+    int64_t i = 0, angles;
+
+    (void)state;
+    while (ndm_bench_case_get(&shape, i, &c) && c.op != NDM_OP_rope)
+        i++;
+    assert_int_equal(c.op, NDM_OP_rope);
+    assert_int_equal(ndm_case_data_init(&c, 1, 0, &data), NDM_OK);
+    angles = c.buffer[2].rows * c.buffer[2].width;
+    assert_true(strcmp(c.buffer[2].name, "cos") == 0 && angles == 64);
+    for (int64_t a = 0; a < angles; a++)
+        assert_true(
+            fabs(hypot(ndm_case_value(&c, &data, 2, 0, a), ndm_case_value(&c, &data, 3, 0, a)) -
+                 1.0) < 1e-6);
+    ndm_case_data_finish(&data);
+}
+
+/* ---- the line of a profile's products
+ * ------------------------------------------------------------ */
+
+enum { POINTS = 27 };
+
+static void draw_points(const double *line, ndm_sim_gemm *points)
+{
+    for (int i = 0; i < POINTS; i++) {
+        double m = 32 << i % 3 * 2, n = 32 << i / 3 % 3 * 2, k = 32 << i / 9 * 2;
+        points[i] = (ndm_sim_gemm){m, n, k,
+                                   1.0 / (line[0] + line[1] / m + line[2] / n + line[3] / k)};
+    }
+}
+
+static void a_line_is_found_again(void **state)
+{
+    const double line[] = {1.05, 35.0, 30.0, 12.0};
+    ndm_sim_gemm points[POINTS];
+    double found[NDM_SIM_LINE_TERMS];
+
+    (void)state;
+    draw_points(line, points);
+    ndm_profile_fit(points, POINTS, found);
+    for (int i = 0; i < NDM_SIM_LINE_TERMS; i++)
+        assert_true(fabs(found[i] / line[i] - 1.0) < 1e-9);
+}
+
+/* Larger products never look slower by it, and one shape alone is met. */
+static void no_term_of_a_line_is_below_zero(void **state)
+{
+    const double falling[] = {1.2, 40.0, 30.0, -5.0};
+    ndm_sim_gemm points[POINTS];
+    double found[NDM_SIM_LINE_TERMS];
+
+    (void)state;
+    draw_points(falling, points);
+    ndm_profile_fit(points, POINTS, found);
+    assert_true(found[3] == 0.0 && found[0] > 0.0 && found[1] > 0.0 && found[2] > 0.0);
+    for (int i = 0; i < POINTS; i++) {
+        const ndm_sim_gemm *p = &points[i];
+        double time = found[0] + found[1] / p->m + found[2] / p->n;
+        assert_true(fabs(time * p->share - 1.0) < 0.2);
+    }
+    ndm_profile_fit(points, 1, found);
+    assert_true(
+        fabs((found[0] + found[1] / points->m + found[2] / points->n + found[3] / points->k) *
+                 points->share -
+             1.0) < 1e-9);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -230,6 +307,9 @@ int main(void)
         cmocka_unit_test(quantiles),
         cmocka_unit_test(wrong_elements_are_counted),
         cmocka_unit_test(reductions_of_narrow_types_are_known),
+        cmocka_unit_test(turned_pairs_keep_their_length),
+        cmocka_unit_test(a_line_is_found_again),
+        cmocka_unit_test(no_term_of_a_line_is_below_zero),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -181,12 +181,27 @@ static void shares_stay_within_the_table(void **state)
         const ndm_sim_gemm *g = &machine.gemms[i];
         low = fmin(low, g->share);
         high = fmax(high, g->share);
-        assert_true(fabs(ndm_cost_gemm_share(&machine, g->m, g->n, g->k) / g->share - 1.0) < 0.02);
+        assert_true(fabs(ndm_cost_gemm_share(&machine, g->m, g->n, g->k, false) / g->share - 1.0) <
+                    0.02);
     }
     for (int64_t m = 1; m < 10000000; m *= 3) {
-        double share = ndm_cost_gemm_share(&machine, (double)m, 4096, 4096);
+        double share = ndm_cost_gemm_share(&machine, (double)m, 4096, 4096, false);
         assert_true(share >= low - 1e-12 && share <= high + 1e-12);
     }
+}
+
+/* Instead of rows; gradients of weights have a line of their own, or none. */
+static void a_line_gives_shares(void **state)
+{
+    const ndm_sim_machine m = {.gemm_share = 0.5, .gemm_line = {1.25, 10.0, 20.0, 40.0}};
+    ndm_sim_machine both = m;
+
+    (void)state;
+    both.gemm_grad_line[0] = 4.0;
+    assert_true(fabs(ndm_cost_gemm_share(&m, 10, 20, 40, false) - 1.0 / 4.25) < 1e-12);
+    assert_true(ndm_cost_gemm_share(&m, 10, 20, 40, true) == 0.5);
+    assert_true(ndm_cost_gemm_share(&both, 10, 20, 40, true) == 0.25);
+    assert_true(ndm_cost_gemm_share(&both, 10, 20, 40, false) < 0.25);
 }
 
 static void every_profile_is_complete(void **state)
@@ -264,6 +279,7 @@ int main(void)
         cmocka_unit_test(a_rendezvous_lasts_until_each_had_its_turn),
         cmocka_unit_test(members_are_counted_by_domain),
         cmocka_unit_test(shares_stay_within_the_table),
+        cmocka_unit_test(a_line_gives_shares),
         cmocka_unit_test(every_profile_is_complete),
         cmocka_unit_test(refusals_name_file_line_and_key),
         cmocka_unit_test(numbers_can_be_set_by_key),
