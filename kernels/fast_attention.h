@@ -10,7 +10,7 @@
 
 #include "kernels/fast_tile.h"
 
-enum { ATTENTION_TILE = 64 };
+enum { ATTENTION_TILE = 64, ATTENTION_FAR = 8 }; /* rows fetched ahead */
 
 typedef enum sight { SEES_NONE, SEES_SOME, SEES_ALL } sight;
 
@@ -69,6 +69,13 @@ int64_t NDM_FAST(attention_splits)(const ndm_attention_args *a, int threads);
 
 /* Threads for flops_per_pair floating-point operations a (query, key, dimension). */
 int NDM_FAST(attention_threads)(const ndm_attention_args *a, int64_t flops_per_pair);
+
+/* Rows of a head are far apart: the caches do not see them coming. */
+static inline void attention_fetch(const float *row, int64_t floats)
+{
+    for (int64_t i = 0; i < floats; i += MICRO_LINE)
+        __builtin_prefetch(row + i);
+}
 
 static inline int64_t attention_tiles(int64_t rows)
 {

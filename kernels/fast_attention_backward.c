@@ -173,13 +173,16 @@ static void run_pair(const backward_task *t, const query_tile *q, int64_t key_ti
 static void write_rows(const attention_task *task, const float *from, int64_t count,
                        bool accumulate, float *rows, int64_t stride)
 {
-    for (int64_t i = 0; i < count; i++)
+    for (int64_t i = 0; i < count; i++) {
+        if (i + ATTENTION_FAR < count)
+            attention_fetch(rows + (i + ATTENTION_FAR) * stride, task->a->head_dim);
         SIMD_FOR (d, lanes, task->a->head_dim) {
             vf value = vf_load(from + i * task->padded + d);
             if (accumulate)
                 value += vf_load_n(rows + i * stride + d, lanes);
             vf_store_n(rows + i * stride + d, value, lanes);
         }
+    }
 }
 
 static void run_queries(backward_task *t, int64_t head, int64_t tile, const backward_pass *pass)

@@ -87,10 +87,13 @@ void NDM_FAST(attention_copy)(const attention_task *task, const float *rows, int
 {
     int64_t whole = attention_tiles(count) * ATTENTION_TILE;
 
-    for (int64_t i = 0; i < count; i++)
+    for (int64_t i = 0; i < count; i++) {
+        if (i + ATTENTION_FAR < count)
+            attention_fetch(rows + (i + ATTENTION_FAR) * stride, task->a->head_dim);
         SIMD_FOR (d, lanes, task->a->head_dim)
             vf_store(to + i * task->padded + d,
                      vf_set(scale) * vf_load_n(rows + i * stride + d, lanes));
+    }
     memset(to + count * task->padded, 0, (size_t)((whole - count) * task->padded) * sizeof *to);
 }
 

@@ -2,11 +2,13 @@
 /* SGEMM after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008.
  *
  * K is cut into passes. Of a pass, B is packed by panels of TILE_COLUMNS columns, as many as L2
- * holds beside what streams through; A is packed by panels of TILE_ROWS rows, right before each
- * goes over all of these, with its rows on their way into L2 during the tiles before. So both are
- * read from L2 at most, which the micro-kernel keeps up with, and C is fetched long before its sums
- * are complete. Both transposes, and bf16 or fp16 B, are dealt with by packing. What the last rows
- * and columns of C lack to a tile is made up in a buffer, with the same arithmetic. */
+ * holds beside what streams through. A goes over all of these by panels of TILE_ROWS rows, packed a
+ * bit after each tile of the panels before, from lines that were fetched during that tile: they
+ * need to stay in L2 for no longer, where rows a power of two apart would push each other out. So
+ * both are read from L2 at most, which the micro-kernel keeps up with, and C is fetched long before
+ * its sums are complete. Both transposes, and bf16 or fp16 B, are dealt with by packing: rows of A
+ * are copied as they are, columns of a transposed A by TILE_ROWS. What the last rows and columns of
+ * C lack to a tile is made up in a buffer, with the same arithmetic. */
 #include "kernels/fast_micro.h"
 #include "kernels/gemm_common.h"
 
@@ -14,20 +16,30 @@ enum {
     TILE_ROWS = MICRO_ROWS_2,
     TILE_COLUMNS = 2 * VL,
     PASS_K = 704,     /* at most; passes are equal */
+    ROW_LD = 720,     /* of A's rows as they are copied: an odd number of cache lines */
     GROUP_PANELS = 4, /* of a transposed A packed together: its rows are then whole cache lines */
     FAR_ROWS = 8,     /* of B as it is stored, the same while it is packed */
     FAR = 16,         /* rows of B fetched ahead */
 };
 
+_Static_assert((int)TILE_ROWS <= (int)VL, "a panel's row of a transposed A is stored as a vector");
+
+/* Rows of A that are packed together. */
+typedef struct group {
+    int64_t k, depth, row, rows;
+} group;
+
 /* One pass over k .. k + depth of one block of columns of C. */
 typedef struct pass {
     const ndm_gemm_args *args;
     int64_t k, depth;
-    bool add;              /* C holds something already */
-    int64_t group_rows;    /* of A packed at once */
-    int64_t block_columns; /* of B packed at once */
-    float *pack_a;         /* [rows / TILE_ROWS][depth][TILE_ROWS], and VL floats */
-    float *pack_b;         /* [columns / TILE_COLUMNS][depth][TILE_COLUMNS] */
+    bool add;                 /* C holds something already */
+    int64_t group_rows;       /* of A packed at once */
+    int64_t block_columns;    /* of B packed at once */
+    int64_t panel_a, panel_b; /* floats from a panel of B to the next */
+    group now;
+    float *pack_a, *pack_next; /* [TILE_ROWS][ROW_LD]; transposed [panels][depth][TILE_ROWS] */
+    float *pack_b;             /* [columns / TILE_COLUMNS][depth][TILE_COLUMNS] */
 } pass;
 
 static int64_t smaller(int64_t a, int64_t b)
@@ -37,41 +49,56 @@ static int64_t smaller(int64_t a, int64_t b)
 
 /* ---- packing -------------------------------------------------------------------------------- */
 
-/* Row by row of what is stored, all panels at once. */
-static void pack_a_transposed(const pass *p, int64_t first, int64_t rows)
+/* Part t of n of it: rows of what is stored. */
+typedef struct group_part {
+    const float *from;
+    int64_t first, end, length;
+} group_part;
+
+static group_part part_of(const pass *p, const group *g, int64_t t, int64_t n)
 {
     const ndm_gemm_args *a = p->args;
+    int64_t rows = a->trans_a ? g->depth : g->rows;
+    group_part part = {.first = rows * t / n, .end = rows * (t + 1) / n};
 
-    for (int64_t k = 0; k < p->depth; k++) {
-        const float *from = (const float *)a->a + (p->k + k) * a->lda + first;
-        float *to = p->pack_a + k * TILE_ROWS;
-        for (int64_t i = 0; i < rows; i += MICRO_LINE)
-            __builtin_prefetch(from + FAR_ROWS * a->lda + i);
-        for (int64_t i = 0; i < rows; i += TILE_ROWS)
-            SIMD_FOR (j, lanes, smaller(rows - i, TILE_ROWS))
-                vf_store_n(to + i * p->depth + j, vf_load_n(from + i + j, lanes), lanes);
-    }
+    part.length = a->trans_a ? g->rows : g->depth;
+    part.from = (const float *)a->a + (a->trans_a ? (g->k + part.first) * a->lda + g->row
+                                                  : (g->row + part.first) * a->lda + g->k);
+    return part;
 }
 
-static void pack_a(const pass *p, int64_t first, int64_t rows)
+/* A row of a transposed A, over all panels. What a vector has more than a panel's row is
+ * overwritten by the next row, or lies between panels. */
+static void pack_a_row(const pass *p, const float *from, int64_t rows, float *to)
+{
+    int64_t i = 0;
+
+    for (; i + TILE_ROWS <= rows && i + VL <= rows; i += TILE_ROWS, to += p->panel_a)
+        vf_store(to, vf_load(from + i));
+    for (; i < rows; i += TILE_ROWS, to += p->panel_a)
+        SIMD_FOR (j, lanes, smaller(rows - i, TILE_ROWS))
+            vf_store_n(to + j, vf_load_n(from + i + j, lanes), lanes);
+}
+
+static void pack_a(const pass *p, const group *g, int64_t t, int64_t n, float *to)
 {
     const ndm_gemm_args *a = p->args;
+    group_part part = part_of(p, g, t, n);
 
-    if (a->trans_a) {
-        pack_a_transposed(p, first, rows);
-        return;
+    for (int64_t i = part.first; i < part.end; i++, part.from += a->lda) {
+        if (a->trans_a) {
+            pack_a_row(p, part.from, part.length, to + i * TILE_ROWS);
+            continue;
+        }
+        SIMD_FOR (k, lanes, part.length)
+            vf_store(to + i * ROW_LD + k, vf_load_n(part.from + k, lanes));
     }
-    for (int64_t i = 0; i < rows; i += TILE_ROWS)
-        for (int64_t k = 0; k < p->depth; k += VL)
-            vf_transpose_block(a->a, NDM_F32, (first + i) * a->lda + p->k + k, a->lda,
-                               smaller(rows - i, TILE_ROWS), p->depth - k,
-                               p->pack_a + i * p->depth + k * TILE_ROWS, TILE_ROWS);
 }
 
 /* What the caches do not see coming: rows of B, far apart. */
-static void fetch_b(const ndm_gemm_args *a, int64_t i)
+SIMD void fetch_b(const ndm_gemm_args *a, int64_t i)
 {
-    __builtin_prefetch((const char *)a->b + i * (int64_t)ndm_dtype_bytes(a->b_dtype));
+    __builtin_prefetch((const char *)a->b + (a->b_dtype == NDM_F32 ? 4 : 2) * i);
 }
 
 /* Columns first .. first + VL, into half a panel. */
@@ -93,9 +120,18 @@ static void pack_b_transposed(const pass *p, int64_t first, int64_t columns, flo
 static void pack_b_row(const pass *p, int64_t k, int64_t first, int64_t columns, float *to)
 {
     const ndm_gemm_args *a = p->args;
-    int64_t from = (p->k + k) * a->ldb + first;
+    int64_t from = (p->k + k) * a->ldb + first, j = 0;
+    int64_t whole = a->b_dtype == NDM_F32 ? columns / TILE_COLUMNS * TILE_COLUMNS : 0;
+    const float *row = (const float *)a->b + from;
 
-    for (int64_t j = 0; j < columns; j += TILE_COLUMNS, to += TILE_COLUMNS * p->depth)
+    for (; j < whole; j += TILE_COLUMNS, to += p->panel_b) {
+        SIMD_UNROLL
+        for (int i = 0; i < TILE_COLUMNS; i += VL) {
+            __builtin_prefetch(row + FAR_ROWS * a->ldb + j + i);
+            vf_store(to + i, vf_load(row + j + i));
+        }
+    }
+    for (; j < columns; j += TILE_COLUMNS, to += p->panel_b)
         for (int64_t i = 0; i < TILE_COLUMNS; i += VL) {
             int64_t lanes = columns - j - i;
             fetch_b(a, from + j + i + FAR_ROWS * a->ldb);
@@ -113,15 +149,32 @@ static void pack_b(const pass *p, int64_t first, int64_t columns)
     }
     for (int64_t j = 0; j < columns; j += TILE_COLUMNS)
         for (int64_t i = 0; i < TILE_COLUMNS; i += VL)
-            pack_b_transposed(p, first + j + i, columns - j - i, p->pack_b + j * p->depth + i);
+            pack_b_transposed(p, first + j + i, columns - j - i,
+                              p->pack_b + j / TILE_COLUMNS * p->panel_b + i);
 }
 
 /* ---- tiles ---------------------------------------------------------------------------------- */
 
-#define TILE_CASE(R)                                  \
-    case R:                                           \
-        if (R <= TILE_ROWS)                           \
-            micro(R <= TILE_ROWS ? R : 1, 2, m, FAR); \
+/* A's strides are constants of the code, either way it was packed. */
+SIMD void strided(const int rows, const micro_args *m)
+{
+    micro_args s = *m;
+
+    if (m->acs == 1) {
+        s.ars = ROW_LD;
+        s.acs = 1;
+        micro(rows, 2, &s, FAR);
+    } else {
+        s.ars = 1;
+        s.acs = TILE_ROWS;
+        micro(rows, 2, &s, FAR);
+    }
+}
+
+#define TILE_CASE(R)                            \
+    case R:                                     \
+        if (R <= TILE_ROWS)                     \
+            strided(R <= TILE_ROWS ? R : 1, m); \
         break;
 
 static void tile_remainder(int64_t rows, const micro_args *m)
@@ -148,7 +201,7 @@ static void tile_remainder(int64_t rows, const micro_args *m)
 static void tile(int64_t rows, const micro_args *m)
 {
     if (rows == TILE_ROWS)
-        micro(TILE_ROWS, 2, m, FAR);
+        strided(TILE_ROWS, m);
     else
         tile_remainder(rows, m);
 }
@@ -177,15 +230,11 @@ static void edge_tile(int64_t rows, int64_t columns, const micro_args *m)
 
 /* ---- the product ---------------------------------------------------------------------------- */
 
-/* Rows of A that are packed next. */
-typedef struct group {
-    int64_t k, depth, row, rows;
-} group;
-
-static group next_group(const pass *p, int64_t row, bool last_block)
+/* What is packed during the tiles of a group: the next one. */
+static group next_group(const pass *p, const group *now, bool last_block)
 {
     const ndm_gemm_args *a = p->args;
-    group g = {p->k, p->depth, row + p->group_rows, 0};
+    group g = {now->k, now->depth, now->row + now->rows, 0};
 
     if (g.row >= a->m) {
         g.row = 0;
@@ -196,50 +245,36 @@ static group next_group(const pass *p, int64_t row, bool last_block)
     return g;
 }
 
-/* The part of it to fetch during tile t of n. */
+/* Its part of a tile, to fetch before it is packed. */
 static micro_ahead ahead_of(const pass *p, const group *g, int64_t t, int64_t n)
 {
-    const ndm_gemm_args *a = p->args;
-    const float *from = a->a;
-    int64_t lines = ((a->trans_a ? g->rows : g->depth) + MICRO_LINE - 1) / MICRO_LINE;
+    group_part part = part_of(p, g, t, n);
 
-    if (g->rows <= 0)
-        return (micro_ahead){0};
-    if (a->trans_a) { /* a column of lines, some of its rows */
-        int64_t parts = n >= lines ? n / lines : 1, part = t / lines, line = t % lines;
-        int64_t first = g->depth * part / parts, end = g->depth * (part + 1) / parts;
-        if (part >= parts)
-            return (micro_ahead){0};
-        return (micro_ahead){from + (g->k + first) * a->lda + g->row + line * MICRO_LINE, a->lda,
-                             end - first};
-    }
-    int64_t first = lines * g->rows * t / n, end = lines * g->rows * (t + 1) / n;
-    return (micro_ahead){from + (g->row + first / lines) * a->lda + g->k +
-                             first % lines * MICRO_LINE,
-                         MICRO_LINE, end - first};
+    return (micro_ahead){part.from, p->args->lda, part.end - part.first,
+                         (part.length + 2 * MICRO_LINE - 2) / MICRO_LINE};
 }
 
-/* Rows row .. row + rows and columns column .. of C, both packed. */
-static void multiply_block(const pass *p, int64_t row, int64_t rows, int64_t column,
-                           int64_t columns, const group *next)
+/* Rows of group g and columns column .. of C, both packed; packs the next group meanwhile. */
+static void multiply_block(const pass *p, const group *g, int64_t column, int64_t columns,
+                           const group *next)
 {
     const ndm_gemm_args *a = p->args;
-    int64_t t = 0, tiles = ((rows + TILE_ROWS - 1) / TILE_ROWS) *
+    int64_t t = 0, tiles = ((g->rows + TILE_ROWS - 1) / TILE_ROWS) *
                            ((columns + TILE_COLUMNS - 1) / TILE_COLUMNS);
 
-    for (int64_t i = 0; i < rows; i += TILE_ROWS)
+    for (int64_t i = 0; i < g->rows; i += TILE_ROWS)
         for (int64_t j = 0; j < columns; j += TILE_COLUMNS, t++) {
-            int64_t high = smaller(rows - i, TILE_ROWS);
+            int64_t high = smaller(g->rows - i, TILE_ROWS);
             micro_args m = {
                 .k = p->depth,
-                .a = p->pack_a + i * p->depth,
-                .b = p->pack_b + j * p->depth,
-                .ars = 1,
-                .acs = TILE_ROWS,
+                .a = p->pack_a + i / TILE_ROWS * p->panel_a,
+                .b = p->pack_b + j / TILE_COLUMNS * p->panel_b,
+                .ars = a->trans_a ? 1 : ROW_LD,
+                .acs = a->trans_a ? TILE_ROWS : 1,
                 .ldb = TILE_COLUMNS,
                 .alpha = a->alpha,
                 .add = p->add,
-                .c = (float *)a->c + (row + i) * a->ldc + column + j,
+                .c = (float *)a->c + (g->row + i) * a->ldc + column + j,
                 .ldc = a->ldc,
                 .ahead = ahead_of(p, next, t, tiles),
             };
@@ -247,6 +282,7 @@ static void multiply_block(const pass *p, int64_t row, int64_t rows, int64_t col
                 edge_tile(high, columns - j, &m);
             else
                 tile(high, &m);
+            pack_a(p, next, t, tiles, p->pack_next);
         }
 }
 
@@ -261,6 +297,14 @@ static void scale_c(const ndm_gemm_args *a)
     }
 }
 
+static void swap_packed(pass *p)
+{
+    float *packed = p->pack_next;
+
+    p->pack_next = p->pack_a;
+    p->pack_a = packed;
+}
+
 static void run_pass(pass *p)
 {
     const ndm_gemm_args *a = p->args;
@@ -269,12 +313,12 @@ static void run_pass(pass *p)
         int64_t columns = smaller(a->n - column, p->block_columns);
         bool last = column + columns == a->n;
         pack_b(p, column, columns);
-        for (int64_t row = 0; row < a->m; row += p->group_rows) {
-            int64_t rows = smaller(a->m - row, p->group_rows);
-            group next = next_group(p, row, last);
-            pack_a(p, row, rows);
-            multiply_block(p, row, rows, column, columns, &next);
-        }
+        do {
+            group now = p->now;
+            p->now = next_group(p, &now, last);
+            multiply_block(p, &now, column, columns, &p->now);
+            swap_packed(p);
+        } while (p->now.row > 0);
     }
 }
 
@@ -297,8 +341,11 @@ static ndm_status gemm_piece(const ndm_gemm_args *a)
     pass p = {.args = a,
               .group_rows = a->trans_a ? GROUP_PANELS * TILE_ROWS : TILE_ROWS,
               .block_columns = block_columns(a->n, depth)};
-    int64_t a_floats = p.group_rows * depth + VL, b_floats = p.block_columns * depth + FAR * VL;
-    int64_t bytes = (a_floats + b_floats + 2 * VL) * (int64_t)sizeof(float);
+    p.panel_b = depth * TILE_COLUMNS + 3 * VL;
+    p.panel_a = depth * TILE_ROWS + VL;
+    int64_t a_floats = a->trans_a ? GROUP_PANELS * p.panel_a + VL : TILE_ROWS * ROW_LD + VL,
+            b_floats = p.block_columns / TILE_COLUMNS * p.panel_b + 2 * FAR * VL;
+    int64_t bytes = (2 * a_floats + b_floats + 3 * VL) * (int64_t)sizeof(float);
     float *memory = ndm_fast_scratch(bytes);
 
     if (!memory)
@@ -307,6 +354,10 @@ static ndm_status gemm_piece(const ndm_gemm_args *a)
         scale_c(a);
     p.pack_b = memory;
     p.pack_a = memory + (b_floats + VL - 1) / VL * VL;
+    p.pack_next = p.pack_a + (a_floats + VL - 1) / VL * VL;
+    p.depth = depth;
+    p.now = (group){0, smaller(depth, a->k), 0, smaller(p.group_rows, a->m)};
+    pack_a(&p, &p.now, 0, 1, p.pack_a);
     for (p.k = 0; p.k < a->k; p.k += depth) {
         p.depth = smaller(depth, a->k - p.k);
         p.add = p.k > 0 || a->beta != 0.0f;

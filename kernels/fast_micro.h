@@ -21,11 +21,11 @@ enum { MICRO_ROWS_1 = 6, MICRO_ROWS_2 = 6 };
 enum { MICRO_ROWS_1 = 4, MICRO_ROWS_2 = 4 };
 #endif
 
-/* Lines to fetch into L2 while a tile is computed: what will be packed next. */
+/* Rows to fetch into L2 while a tile is computed: what will be packed next. */
 typedef struct micro_ahead {
     const float *from;
-    int64_t step; /* elements */
-    int64_t count;
+    int64_t step; /* elements from a row to the next */
+    int64_t rows, lines;
 } micro_ahead;
 
 typedef struct micro_args {
@@ -70,13 +70,18 @@ SIMD void micro_row(const int R, const int NV, const micro_args *m, const float 
     }
 }
 
+SIMD void micro_fetch(const micro_ahead *ahead, int64_t row, int64_t line)
+{
+    __builtin_prefetch(ahead->from + row * ahead->step + line * MICRO_LINE, 0, 2);
+}
+
 /* R, NV, far constant. Fetches are spread over the rows of B, since a core has few misses in
  * flight: first C, a row at a time, then what is ahead. */
 SIMD void micro(const int R, const int NV, const micro_args *m, const int far)
 {
     vf sum[14][4];
-    const float *a = m->a, *b = m->b, *c = m->c, *ahead = m->ahead.from;
-    int64_t c_rows = R, ahead_lines = m->ahead.count, k = 0;
+    const float *a = m->a, *b = m->b, *c = m->c;
+    int64_t c_rows = R, row = 0, line = 0, k = 0;
 
     SIMD_UNROLL
     for (int i = 0; i < R; i++)
@@ -90,10 +95,10 @@ SIMD void micro(const int R, const int NV, const micro_args *m, const int far)
                 __builtin_prefetch(c + j, 1);
             c += m->ldc;
             c_rows--;
-        } else if (ahead_lines > 0) {
-            __builtin_prefetch(ahead, 0, 2);
-            ahead += m->ahead.step;
-            ahead_lines--;
+        } else if (row < m->ahead.rows) {
+            micro_fetch(&m->ahead, row, line);
+            row += ++line == m->ahead.lines;
+            line = line == m->ahead.lines ? 0 : line;
         }
         SIMD_UNROLL
         for (int i = 0; i < MICRO_STEP; i++, a += m->acs, b += m->ldb)
