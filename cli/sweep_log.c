@@ -255,7 +255,7 @@ static ndm_status open_file(ndm_sweep_log *log, const char *key, bool resume, bo
         NDM_FAIL(NDM_ERR_USAGE, "%s is there already; --resume goes on with it", log->path);
     if (there)
         NDM_TRY(read_all(log, key, retry, &whole));
-    log->fd = open(log->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    log->fd = open(log->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
     if (log->fd < 0)
         NDM_FAIL(NDM_ERR_IO, "%s: cannot open for writing: %s", log->path, strerror(errno));
     if (there && ftruncate(log->fd, whole) != 0)

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -35,33 +36,61 @@ ndm_status ndm_file_size(const char *path, int64_t *bytes)
 /* More than the checksums of a thousand billion parameters; a device may never end. */
 enum { READ_BYTES_MAX = 1 << 29 };
 
-static ndm_status read_stream(FILE *stream, const char *path, ndm_buffer *out)
+enum { READ_WAIT_MS = 10 * 1000 };
+
+/* A pipe that nobody writes to would be waited for without end, even to open it. */
+static ndm_status wait_for_bytes(int fd, const char *path, int wait_ms)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    int ready;
+
+    do
+        ready = poll(&p, 1, wait_ms);
+    while (ready < 0 && errno == EINTR);
+    if (ready < 0)
+        NDM_FAIL(NDM_ERR_IO, "%s: %s", path, strerror(errno));
+    if (ready == 0)
+        NDM_FAIL(NDM_ERR_IO, "%s: nothing came from this pipe for %d ms", path, wait_ms);
+    return NDM_OK;
+}
+
+static ndm_status read_descriptor(int fd, const char *path, int wait_ms, ndm_buffer *out)
 {
     char chunk[16384];
-    size_t got;
+    ssize_t got = 1;
+
     ndm_buffer_puts(out, "");
-    while (out->length <= READ_BYTES_MAX && (got = fread(chunk, 1, sizeof chunk, stream)) > 0)
-        ndm_buffer_append(out, chunk, got);
+    while (got != 0 && out->length <= READ_BYTES_MAX) {
+        NDM_TRY(wait_for_bytes(fd, path, wait_ms));
+        got = read(fd, chunk, sizeof chunk);
+        if (got < 0 && errno != EINTR && errno != EAGAIN)
+            NDM_FAIL(NDM_ERR_IO, "%s: %s", path, strerror(errno));
+        if (got > 0)
+            ndm_buffer_append(out, chunk, (size_t)got);
+    }
     if (out->length > READ_BYTES_MAX)
         NDM_FAIL(NDM_ERR_FORMAT, "%s: has more than %d bytes, too many for its kind of file", path,
                  READ_BYTES_MAX);
-    if (ferror(stream))
-        NDM_FAIL(NDM_ERR_IO, "%s: %s", path, strerror(errno));
     return ndm_buffer_status(out);
+}
+
+ndm_status ndm_file_read_within(const char *path, int wait_ms, ndm_buffer *out)
+{
+    if (ndm_file_is_dir(path))
+        NDM_FAIL(NDM_ERR_IO, "%s: is a folder, not a file", path);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        NDM_FAIL(NDM_ERR_IO, "%s: %s", path, strerror(errno));
+    ndm_status status = read_descriptor(fd, path, wait_ms, out);
+    close(fd);
+    if (status != NDM_OK)
+        ndm_buffer_finish(out);
+    return status;
 }
 
 ndm_status ndm_file_read(const char *path, ndm_buffer *out)
 {
-    if (ndm_file_is_dir(path))
-        NDM_FAIL(NDM_ERR_IO, "%s: is a folder, not a file", path);
-    FILE *stream = fopen(path, "rb");
-    if (!stream)
-        NDM_FAIL(NDM_ERR_IO, "%s: %s", path, strerror(errno));
-    ndm_status status = read_stream(stream, path, out);
-    fclose(stream);
-    if (status != NDM_OK)
-        ndm_buffer_finish(out);
-    return status;
+    return ndm_file_read_within(path, READ_WAIT_MS, out);
 }
 
 static ndm_status make_dir(const char *path)

@@ -16,8 +16,10 @@ bool ndm_file_is_dir(const char *path);
 NDM_MUST_USE ndm_status ndm_file_size(const char *path, int64_t *bytes);
 
 /* Whole contents into *out, which was all-zero; finish it with ndm_buffer_finish(). Folders are
- * refused, and what has more than 512 MiB. */
+ * refused, what has more than 512 MiB, and pipes from which nothing comes for 10 seconds. */
 NDM_MUST_USE ndm_status ndm_file_read(const char *path, ndm_buffer *out);
+/* The same with another patience. */
+NDM_MUST_USE ndm_status ndm_file_read_within(const char *path, int wait_ms, ndm_buffer *out);
 
 /* Folder and its parents; fine if there already. */
 NDM_MUST_USE ndm_status ndm_file_make_dirs(const char *path);

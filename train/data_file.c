@@ -111,14 +111,14 @@ static ndm_status megatron_width(const char *path, int *width)
     size_t stem = strlen(path) - strlen(".bin");
     char *index = ndm_text_printf("%.*s.idx", (int)stem, path);
     unsigned char head[18] = {0};
-    FILE *file = index != NULL ? fopen(index, "rbe") : NULL;
-    size_t got = file != NULL ? fread(head, 1, sizeof head, file) : 0;
+    int fd = index != NULL ? open(index, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    ssize_t got = fd >= 0 ? read(fd, head, sizeof head) : 0;
 
-    if (file != NULL)
-        fclose(file);
+    if (fd >= 0)
+        close(fd);
     free(index);
     *width = 0;
-    if (got < sizeof head || memcmp(head, magic, sizeof magic) != 0)
+    if (got < (ssize_t)sizeof head || memcmp(head, magic, sizeof magic) != 0)
         return NDM_OK;
     if (head[17] == 8)
         *width = 2;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Metrics of a run as JSON lines. Each line is one write() to a descriptor opened for appending. */
+/* Metrics of a run as JSON lines. Each line is one write() to a descriptor opened for appending,
+ * unless a pipe takes less at a time. */
 #include "train/metrics.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,13 +27,16 @@ ndm_status ndm_metrics_open(const char *path, bool append, ndm_metrics **metrics
         free(m);
         NDM_FAIL(NDM_ERR_MEMORY, "%s: no memory to open it", path);
     }
-    m->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (append ? 0 : O_TRUNC), 0666);
+    m->fd = open(path,
+                 O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | (append ? 0 : O_TRUNC),
+                 0666);
     if (m->fd < 0) {
         int error = errno;
 
         free(m->path);
         free(m);
-        NDM_FAIL(NDM_ERR_IO, "%s: cannot open for writing: %s", path, strerror(error));
+        NDM_FAIL(NDM_ERR_IO, "%s: cannot open for writing: %s", path,
+                 error == ENXIO ? "nobody reads this pipe" : strerror(error));
     }
     *metrics = m;
     return NDM_OK;
@@ -54,19 +59,33 @@ static void begin_line(ndm_metrics *m)
     ndm_json_begin_object(&m->json);
 }
 
+/* Of a file, all at once. A pipe may be full: then its reader gets a while. */
+static ndm_status put(const ndm_metrics *m, const char *bytes, size_t left)
+{
+    enum { WAIT_MS = 10 * 1000 };
+
+    while (left > 0) {
+        ssize_t done = write(m->fd, bytes, left);
+        struct pollfd p = {.fd = m->fd, .events = POLLOUT};
+
+        if (done > 0) {
+            bytes += done;
+            left -= (size_t)done;
+        } else if (done < 0 && errno == EAGAIN && poll(&p, 1, WAIT_MS) == 0) {
+            NDM_FAIL(NDM_ERR_IO, "%s: nothing was read from this pipe for %d ms", m->path, WAIT_MS);
+        } else if (done == 0 || (errno != EAGAIN && errno != EINTR)) {
+            NDM_FAIL(NDM_ERR_IO, "%s: cannot write the last %zu bytes of a line: %s", m->path, left,
+                     done == 0 ? "nothing was written" : strerror(errno));
+        }
+    }
+    return NDM_OK;
+}
+
 static ndm_status end_line(ndm_metrics *m)
 {
-    ssize_t put;
-
     ndm_json_end_object(&m->json);
     NDM_TRY(ndm_json_finish(&m->json));
-    do
-        put = write(m->fd, m->line.data, m->line.length);
-    while (put < 0 && errno == EINTR);
-    if (put != (ssize_t)m->line.length)
-        NDM_FAIL(NDM_ERR_IO, "%s: cannot write a line of %zu bytes: %s", m->path, m->line.length,
-                 put < 0 ? strerror(errno) : "only a part was written");
-    return NDM_OK;
+    return put(m, m->line.data, m->line.length);
 }
 
 ndm_json *ndm_metrics_begin(ndm_metrics *m, const char *name)

@@ -8,6 +8,10 @@
 #include <core/log.h>
 #include <core/text.h>
 
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 static void distance_counts_edits(void **state)
 {
     (void)state;
@@ -145,6 +149,32 @@ static void file_errors_name_path_and_reason(void **state)
     assert_non_null(strstr(ndm_error_message(), "/dev/null"));
 }
 
+/* Nobody writes to it: opening it for reading would wait without end. */
+static void pipes_are_read_within_a_while(void **state)
+{
+    (void)state;
+    const char *path = scratch_path("pipe");
+    ndm_buffer text = {0};
+
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(ndm_file_read_within(path, 30, &text), NDM_ERR_IO);
+    assert_non_null(strstr(ndm_error_message(), path));
+    assert_non_null(strstr(ndm_error_message(), "for 30 ms"));
+
+    pid_t writer = fork();
+    if (writer == 0) {
+        FILE *out = fopen(path, "w");
+        usleep(20 * 1000);
+        fputs("a: 1\n", out);
+        _exit(fclose(out) != 0);
+    }
+    assert_int_equal(ndm_file_read_within(path, 20 * 1000, &text), NDM_OK);
+    assert_string_equal(text.data, "a: 1\n");
+    ndm_buffer_finish(&text);
+    assert_int_equal(waitpid(writer, NULL, 0), writer);
+    unlink(path);
+}
+
 static void hashes_are_xxh3(void **state)
 {
     (void)state;
@@ -225,6 +255,7 @@ int main(void)
         cmocka_unit_test(doubles_read_back_equal),
         cmocka_unit_test(files_are_written_whole_and_read_back),
         cmocka_unit_test(file_errors_name_path_and_reason),
+        cmocka_unit_test(pipes_are_read_within_a_while),
         cmocka_unit_test(hashes_are_xxh3),
         cmocka_unit_test(the_clock_goes_forward),
         cmocka_unit_test(log_lines_name_level_area_and_rank),

@@ -2,7 +2,9 @@
 /* Metrics lines are the contract's, parse as JSON, and are whole; progress says what it should. */
 #include "scratch.h"
 
+#include <fcntl.h>
 #include <math.h>
+#include <sys/stat.h>
 
 #include <jansson.h>
 
@@ -92,6 +94,28 @@ static void a_bad_path_is_named(void **state)
 }
 
 /* Off a terminal: the first, the last, and every log_every-th step. */
+/* Opening a pipe that nobody reads would wait without end; one that is full, too. */
+static void pipes_are_written_if_read(void **state)
+{
+    const char *path = scratch_path("pipe");
+    ndm_metrics *m;
+    int reader;
+
+    (void)state;
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(ndm_metrics_open(path, false, &m), NDM_ERR_IO);
+    assert_non_null(strstr(ndm_error_message(), "nobody reads this pipe"));
+    reader = open(path, O_RDONLY | O_NONBLOCK);
+    assert_true(reader >= 0);
+    assert_int_equal(ndm_metrics_open(path, false, &m), NDM_OK);
+    assert_int_equal(ndm_metrics_step(m, &step), NDM_OK);
+    char text[8192];
+    ssize_t got = read(reader, text, sizeof text);
+    assert_true(got > 0 && text[0] == '{' && text[got - 1] == '\n');
+    ndm_metrics_close(m);
+    close(reader);
+}
+
 static void plain_progress(void **state)
 {
     char text[8192] = {0};
@@ -136,6 +160,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_are_json),
         cmocka_unit_test(a_bad_path_is_named),
+        cmocka_unit_test(pipes_are_written_if_read),
         cmocka_unit_test(plain_progress),
         cmocka_unit_test(times_and_silence),
     };
