@@ -146,7 +146,8 @@ static ndm_status set_up(ndm_training *r, bool dry)
     ndm_progress_init(&r->progress, quiet ? NULL : stderr, ndm_option_int64(r->options, "steps"),
                       ndm_option_int64(r->options, "log-every"));
     NDM_TRY(ndm_training_open_checkpoints(r));
-    return ndm_context_agree(r->context, ndm_training_open_metrics(r));
+    NDM_TRY(ndm_context_agree(r->context, ndm_training_open_metrics(r)));
+    return ndm_context_agree(r->context, ndm_training_open_trace(r));
 }
 
 /* Between the backward and the optimizer of the first step. */
@@ -176,16 +177,20 @@ static ndm_status loop(ndm_training *r)
 {
     int64_t steps = ndm_option_int64(r->options, "steps");
 
+    NDM_TRY(ndm_context_agree(r->context, NDM_OK));
+    ndm_training_trace_start(r);
     while (ndm_trainer_steps(r->trainer) < steps && !r->last.stop) {
         ndm_batch batch = ndm_training_batch(r);
         NDM_TRY(ndm_context_agree(r->context, ndm_training_read_samples(r)));
         NDM_TRY(ndm_trainer_step(r->trainer, &batch, &r->last));
         ndm_trainer_before_update(r->trainer, NULL, NULL);
+        ndm_training_trace_step(r);
         r->samples += ndm_data_global_batch(&r->split);
         NDM_TRY(ndm_context_agree(r->context, ndm_training_report_step(r)));
         NDM_TRY(ndm_training_save_if_due(r));
         NDM_TRY(ndm_training_evaluate_if_due(r, false));
     }
+    NDM_TRY(ndm_training_write_trace(r));
     NDM_TRY(ndm_training_save_last(r));
     return r->last.stop ? NDM_OK : ndm_training_evaluate_if_due(r, true);
 }
@@ -250,6 +255,7 @@ ndm_status ndm_train_run(const ndm_options *options, FILE *out, ndm_run_outcome 
     outcome->rank = r.context ? (long long)ndm_context_rank(r.context) : 0;
     outcome->signal = caught ? caught : SIGTERM; /* another rank's, where this one has none */
     tear_down(&r, status != NDM_OK && status != NDM_ERR_INTERRUPTED);
+    ndm_training_close_trace(&r);
     free(r.buffer);
     return status;
 }

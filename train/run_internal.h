@@ -14,6 +14,8 @@
 
 enum { NDM_RUN_PATH_BYTES = 4096 };
 
+typedef struct ndm_run_trace ndm_run_trace;
+
 typedef struct ndm_training {
     const ndm_options *options;
     ndm_context *context;
@@ -22,6 +24,7 @@ typedef struct ndm_training {
     ndm_trainer *trainer;
     ndm_saver *saver;     /* NULL = no checkpoints */
     ndm_metrics *metrics; /* rank 0 alone */
+    ndm_run_trace *trace; /* NULL = none */
     ndm_progress progress;
     ndm_data_split split;
     int32_t *buffer; /* [4, sequences, seq_len] */
@@ -52,6 +55,14 @@ NDM_MUST_USE ndm_status ndm_training_open_checkpoints(ndm_training *r);
 NDM_MUST_USE ndm_status ndm_training_save_if_due(ndm_training *r);
 /* After the last step: saves what is not saved yet, and waits. */
 NDM_MUST_USE ndm_status ndm_training_save_last(ndm_training *r);
+
+/* ---- run_trace.c: the first is to be agreed on; then right after a rendezvous; after each step;
+ * after the last ---- */
+NDM_MUST_USE ndm_status ndm_training_open_trace(ndm_training *r);
+void ndm_training_trace_start(ndm_training *r);
+void ndm_training_trace_step(ndm_training *r);
+NDM_MUST_USE ndm_status ndm_training_write_trace(ndm_training *r);
+void ndm_training_close_trace(ndm_training *r);
 
 /* ---- evaluate.c ---- */
 /* Loss over the whole evaluation data, if it is due after this step, or if it is the last. */
