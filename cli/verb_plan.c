@@ -134,7 +134,8 @@ static const ndm_option options[] = {
      .max = INFINITY,
      .help = "rank that is run; all others do as it does",
      .group = "Output"},
-    FLAG_OPTION("search", "Output", "all meshes, micro-batches and recomputes; the fastest first"),
+    FLAG_OPTION("search", "Output",
+                "all meshes, micro-batches and recomputes that are not given; the fastest first"),
     COUNT_OPTION("top", "10", "Output", "rows of a search that are shown"),
     FLAG_OPTION("explain", "Output", "also say what limits the step and what would move it"),
     {.name = "trace",
@@ -184,6 +185,18 @@ static ndm_status read_machine(plan *p)
     return NDM_OK;
 }
 
+/* A search keeps the sizes that are given, and tries all others. */
+static bool search_sizes(const ndm_options *o, int64_t *sizes)
+{
+    static const char *const axes[NDM_AXIS_COUNT] = {"dp-replicate", "dp-shard", "cp", "tp"};
+
+    for (int a = 0; a < NDM_AXIS_COUNT; a++) {
+        int64_t size = ndm_option_int64(o, axes[a]);
+        sizes[a] = ndm_option_is_set(o, axes[a]) && size != NDM_AUTO ? size : 0;
+    }
+    return true;
+}
+
 static void read_mesh(plan *p)
 {
     const ndm_options *o = p->options;
@@ -196,11 +209,8 @@ static void read_mesh(plan *p)
     m.cp_method = (ndm_cp_method)ndm_option_enum(o, "cp-method");
     m.no_sequence_parallel = !ndm_option_bool(o, "sequence-parallel");
     p->request.parallelism = m;
-    p->open.mesh = ndm_option_bool(o, "search") && !ndm_option_is_set(o, "dp-replicate") &&
-                   !ndm_option_is_set(o, "dp-shard") && !ndm_option_is_set(o, "cp") &&
-                   !ndm_option_is_set(o, "tp");
-    if (!p->open.mesh)
-        p->open.mesh = ndm_auto_mesh_sizes(o, p->open.fixed);
+    p->open.mesh = ndm_option_bool(o, "search") ? search_sizes(o, p->open.fixed)
+                                                : ndm_auto_mesh_sizes(o, p->open.fixed);
 }
 
 static ndm_status read_fsdp(plan *p)
@@ -294,11 +304,18 @@ static ndm_status read_plan(plan *p)
 
 static ndm_status show_search(const plan *p)
 {
+    static const char *const of_one[] = {"trace", "svg", "explain"};
     const ndm_options *o = p->options;
     ndm_plan_rows rows;
     ndm_status status = NDM_OK;
 
+    for (size_t i = 0; i < COUNT_OF(of_one); i++)
+        if (ndm_option_is_set(o, of_one[i]))
+            NDM_FAIL(NDM_ERR_USAGE, "plan: --%s is about one plan, --search ranks many", of_one[i]);
     NDM_TRY(ndm_plan_search(&p->request, &p->open, &rows));
+    if (rows.n == 0)
+        NDM_FAIL(NDM_ERR_CONFIG, "plan: no mesh of %lld ranks has the sizes that are given",
+                 (long long)p->request.ranks);
     if (ndm_option_bool(o, "json"))
         status = ndm_plan_print_rows_json(&p->request, &rows, stdout);
     else
