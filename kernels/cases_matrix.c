@@ -184,6 +184,8 @@ static int32_t zigzag_index(int64_t i, int64_t n)
 
 static void fill_first(const ndm_attention_args *a, int mask, int32_t *first)
 {
+    int64_t window = a->tq < 100 ? 9 : a->tq / 2; /* some tiles of keys whole, some in part */
+
     for (int64_t row = 0; row < a->batch * a->tq; row++) {
         int64_t i = row % a->tq, place = a->q_index ? a->q_index[row] : i;
         if (mask ==
@@ -193,7 +195,7 @@ static void fill_first(const ndm_attention_args *a, int mask, int32_t *first)
         else if (mask == MASK_SUFFIX)
             first[row] = (int32_t)(place * 2 % (a->tk + 3));
         else
-            first[row] = (int32_t)(place > 9 ? place - 9 : 0);
+            first[row] = (int32_t)(place > window ? place - window : 0);
     }
 }
 

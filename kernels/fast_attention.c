@@ -21,9 +21,18 @@ typedef struct forward_task {
 typedef struct chunk {
     int64_t tile[CHUNK_TILES];
     sight seen[CHUNK_TILES];
+    bool halves[CHUNK_TILES];
     int64_t count;
     bool first; /* of a tile of queries */
 } chunk;
+
+/* Where the last tile is a triangle, the first queries' scores end with its first half. */
+static int64_t keys_of_row(const chunk *c, int64_t r)
+{
+    int64_t last = c->count - 1;
+
+    return last * ATTENTION_TILE + attention_keys(r, c->halves[last]);
+}
 
 static void forward_lay_out(const ndm_attention_args *a, attention_memory *memory, forward_task *f)
 {
@@ -66,9 +75,10 @@ static void make_scores(const forward_task *f, const query_tile *q, const chunk 
     for (int64_t i = 0; i < c->count; i++) {
         m.b = f->key_panels + c->tile[i] * ATTENTION_TILE * t->padded;
         m.c = f->scores + i * ATTENTION_TILE;
-        NDM_FAST(tile)(q->rows, ATTENTION_TILE / VL, &m);
+        NDM_FAST(attention_product)
+        (q->rows, ATTENTION_TILE / VL, &m, c->halves[i] ? TRIANGLE_C : TRIANGLE_NONE);
         for (int64_t r = 0; r < q->rows && c->seen[i] == SEES_SOME; r++)
-            for (int64_t j = 0; j < ATTENTION_TILE; j += VL) {
+            for (int64_t j = 0; j < attention_keys(r, c->halves[i] && i == c->count - 1); j += VL) {
                 float *s = m.c + r * SCORES_LD + j;
                 const int32_t *index = t->key_index + c->tile[i] * ATTENTION_TILE + j;
                 vf_store(s, vf_where_between(vf_load(s), vf_set(-INFINITY), index, q->low[r],
@@ -104,7 +114,7 @@ static void soften(forward_task *f, const query_tile *q, const chunk *c)
 {
     for (int64_t r = 0; r < q->rows; r++) {
         float *sums = f->sums + r * f->task.padded;
-        float factor = soften_row(f->scores + r * SCORES_LD, c->count * ATTENTION_TILE, &f->max[r],
+        float factor = soften_row(f->scores + r * SCORES_LD, keys_of_row(c, r), &f->max[r],
                                   &f->total[r]);
         for (int64_t d = 0; d < f->task.padded && factor != 1.0f && !c->first; d += VL)
             vf_store(sums + d, vf_set(factor) * vf_load(sums + d));
@@ -124,13 +134,14 @@ static void add_values(const forward_task *f, const query_tile *q, const chunk *
                     .ldc = width};
 
     for (int64_t i = 0; i < c->count; i += run) {
-        for (run = 1;
-             run < VALUE_TILES && i + run < c->count && c->tile[i + run] == c->tile[i] + run;)
+        for (run = 1; run < VALUE_TILES && i + run < c->count && !c->halves[i + run - 1] &&
+                      c->tile[i + run] == c->tile[i] + run;)
             run++;
         m.k = run * ATTENTION_TILE;
         m.a = f->scores + i * ATTENTION_TILE;
         m.b = f->values + c->tile[i] * ATTENTION_TILE * width;
-        NDM_FAST(tile)(q->rows, width / VL, &m);
+        NDM_FAST(attention_product)
+        (q->rows, width / VL, &m, c->halves[i + run - 1] ? TRIANGLE_A : TRIANGLE_NONE);
         m.add = true;
     }
 }
@@ -184,6 +195,7 @@ static void run_queries(forward_task *f, int64_t head, int64_t tile)
         if (seen == SEES_NONE)
             continue;
         c.tile[c.count] = j;
+        c.halves[c.count] = seen == SEES_SOME && NDM_FAST(attention_halves)(t, &q, j);
         c.seen[c.count++] = seen;
         if (c.count == CHUNK_TILES)
             run_chunk(f, &q, &c);

@@ -57,6 +57,29 @@ void NDM_FAST(attention_queries)(const attention_task *task, int64_t tile, query
 sight NDM_FAST(attention_sight)(const attention_task *task, const query_tile *queries,
                                 int64_t key_tile);
 
+/* Which operand of a product of a tile is a triangle, where the first half of its queries sees no
+ * key of the second half, as on the diagonal of a causal mask. */
+typedef enum triangle {
+    TRIANGLE_NONE,
+    TRIANGLE_C,  /* scores: queries by keys */
+    TRIANGLE_A,  /* weights of keys by queries; before this tile of keys may come whole ones */
+    TRIANGLE_AT, /* their transpose */
+} triangle;
+
+bool NDM_FAST(attention_halves)(const attention_task *task, const query_tile *queries,
+                                int64_t key_tile);
+
+/* NDM_FAST(tile)(), without the quarter that is zero or that nobody needs: that part of a
+ * triangular C is left as it is. */
+void NDM_FAST(attention_product)(int64_t rows, int64_t vectors, const micro_args *m,
+                                 triangle which);
+
+/* Keys of a tile that query r looks at: half of them in the first half of a triangle. */
+static inline int64_t attention_keys(int64_t r, bool halves)
+{
+    return halves && r < ATTENTION_TILE / 2 ? ATTENTION_TILE / 2 : ATTENTION_TILE;
+}
+
 /* to[count, padded] = scale * rows of `stride`, and 0 in whole tiles and vectors beyond. */
 void NDM_FAST(attention_copy)(const attention_task *task, const float *rows, int64_t stride,
                               int64_t count, float scale, float *to);

@@ -93,13 +93,14 @@ static void load_statistics(backward_task *t, const query_tile *q, int64_t head,
     }
 }
 
-static void make_p_and_ds(const backward_task *t, const query_tile *q, int64_t key_tile, bool some)
+static void make_p_and_ds(const backward_task *t, const query_tile *q, int64_t key_tile, bool some,
+                          bool halves)
 {
     const int32_t *index = t->task.key_index + key_tile * ATTENTION_TILE;
 
     for (int64_t r = 0; r < q->rows; r++) {
         vf lse = vf_set(t->lse[r]), delta = vf_set(t->delta[r]);
-        for (int64_t j = 0; j < ATTENTION_TILE; j += VL) {
+        for (int64_t j = 0; j < attention_keys(r, halves); j += VL) {
             float *p_at = t->p + r * ATTENTION_TILE + j, *ds_at = t->ds + r * ATTENTION_TILE + j;
             vf p = vf_exp(vf_load(p_at) - lse);
             if (some)
@@ -111,7 +112,8 @@ static void make_p_and_ds(const backward_task *t, const query_tile *q, int64_t k
 }
 
 /* Scores into p and dout v' into ds, for a tile of keys. */
-static void make_scores(const backward_task *t, const query_tile *q, int64_t key_tile)
+static void make_scores(const backward_task *t, const query_tile *q, int64_t key_tile,
+                        triangle which)
 {
     int64_t width = t->task.padded, panel = key_tile * ATTENTION_TILE * width;
     micro_args m = {.k = t->task.a->head_dim,
@@ -124,11 +126,11 @@ static void make_scores(const backward_task *t, const query_tile *q, int64_t key
                     .c = t->p,
                     .ldc = ATTENTION_TILE};
 
-    NDM_FAST(tile)(q->rows, ATTENTION_TILE / VL, &m);
+    NDM_FAST(attention_product)(q->rows, ATTENTION_TILE / VL, &m, which);
     m.a = t->dout;
     m.b = t->value_panels + panel;
     m.c = t->ds;
-    NDM_FAST(tile)(q->rows, ATTENTION_TILE / VL, &m);
+    NDM_FAST(attention_product)(q->rows, ATTENTION_TILE / VL, &m, which);
 }
 
 static void run_pair(const backward_task *t, const query_tile *q, int64_t key_tile, sight seen,
@@ -156,17 +158,22 @@ static void run_pair(const backward_task *t, const query_tile *q, int64_t key_ti
                         .c = t->dq,
                         .ldc = width};
 
-    make_scores(t, q, key_tile);
-    make_p_and_ds(t, q, key_tile, seen == SEES_SOME);
+    bool halves = seen == SEES_SOME && NDM_FAST(attention_halves)(&t->task, q, key_tile);
+
+    make_scores(t, q, key_tile, halves ? TRIANGLE_C : TRIANGLE_NONE);
+    make_p_and_ds(t, q, key_tile, seen == SEES_SOME, halves);
     if (pass->dkv) {
-        NDM_FAST(tile)(ATTENTION_TILE, vectors, &transposed);
+        NDM_FAST(attention_product)
+        (ATTENTION_TILE, vectors, &transposed, halves ? TRIANGLE_AT : TRIANGLE_NONE);
         transposed.a = t->ds;
         transposed.b = t->queries;
         transposed.c = t->dk + at;
-        NDM_FAST(tile)(ATTENTION_TILE, vectors, &transposed);
+        NDM_FAST(attention_product)
+        (ATTENTION_TILE, vectors, &transposed, halves ? TRIANGLE_AT : TRIANGLE_NONE);
     }
     if (pass->dq)
-        NDM_FAST(tile)(q->rows, vectors, &plain);
+        NDM_FAST(attention_product)
+    (q->rows, vectors, &plain, halves ? TRIANGLE_A : TRIANGLE_NONE);
 }
 
 /* rows of `stride` = or += from[count, padded] */

@@ -82,6 +82,46 @@ sight NDM_FAST(attention_sight)(const attention_task *task, const query_tile *qu
     return SEES_SOME;
 }
 
+enum { HALF = ATTENTION_TILE / 2 };
+
+bool NDM_FAST(attention_halves)(const attention_task *task, const query_tile *queries,
+                                int64_t key_tile)
+{
+    const int32_t *index = task->key_index + key_tile * ATTENTION_TILE;
+    int32_t high = INT32_MIN, low = INT32_MAX;
+
+    for (int64_t i = 0; i < HALF; i++) {
+        if (i < queries->rows && queries->high[i] > high)
+            high = queries->high[i];
+        if (index[HALF + i] < low)
+            low = index[HALF + i];
+    }
+    return high < low;
+}
+
+void NDM_FAST(attention_product)(int64_t rows, int64_t vectors, const micro_args *m, triangle which)
+{
+    micro_args first = *m, second = *m;
+    int64_t rest = rows > HALF ? rows - HALF : 0;
+
+    if (which == TRIANGLE_NONE) {
+        NDM_FAST(tile)(rows, vectors, m);
+        return;
+    }
+    second.a += HALF * m->ars;
+    second.c += HALF * m->ldc;
+    if (which == TRIANGLE_A)
+        first.k -= HALF;
+    if (which == TRIANGLE_AT) {
+        second.k -= HALF;
+        second.a += HALF * m->acs;
+        second.b += HALF * m->ldb;
+    }
+    NDM_FAST(tile)(rows - rest, which == TRIANGLE_C ? vectors / 2 : vectors, &first);
+    if (rest > 0 && second.k > 0)
+        NDM_FAST(tile)(rest, vectors, &second);
+}
+
 void NDM_FAST(attention_copy)(const attention_task *task, const float *rows, int64_t stride,
                               int64_t count, float scale, float *to)
 {
