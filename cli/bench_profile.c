@@ -7,10 +7,12 @@
 #include <unistd.h>
 
 #include "cli/bench.h"
+#include "cli/bench_others.h"
 #include "core/file.h"
+#include "core/log.h"
 #include "kernels/kernels.h"
 
-static const double GIB = 1073741824.0;
+static const double GIB = 1073741824.0, MUCH = 0.03;
 
 static void write_numbers(const ndm_sim_machine *m, ndm_buffer *out)
 {
@@ -134,10 +136,18 @@ ndm_status ndm_bench_profile(const ndm_options *options)
                                  .collective = ndm_option_int64(options, "iters"),
                                  .ranks_max = ndm_option_int64(options, "profile-ranks")};
     int cores = (int)ndm_bench_cores();
+    ndm_bench_others others;
 
     machine.cores_per_host = cores;
     machine.memory_bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    ndm_bench_others_start(&others);
     NDM_TRY(ndm_profile_collectives(&effort, &machine));
     NDM_TRY(ndm_profile_kernels(&effort, cores, &machine));
+    double share = ndm_bench_others_share(&others);
+    if (share > MUCH)
+        ndm_log(NDM_LOG_WARNING, "bench",
+                "other programs took %.0f %% of the processors: measure the profile again without "
+                "them",
+                share * 100.0);
     return write_profile(&machine, ndm_option_string(options, "out"));
 }

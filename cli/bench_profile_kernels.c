@@ -250,7 +250,7 @@ static double counted_bytes(const ndm_case *c)
                                    .activation_bytes = 4};
     ndm_sim_stack stack;
     ndm_sim_state state = {0};
-    ndm_sim_charge charge;
+    ndm_sim_charge charge = {0};
     ndm_launch launch = {ndm_op_name(c->op), NULL, &c->args, sizeof c->args, c->op};
 
     if (ndm_cost_stack("ndmesh", &stack) != NDM_OK)

@@ -58,6 +58,8 @@ void ndm_plan_print_rows(const ndm_plan_request *request, const ndm_plan_rows *r
                 r->step_ns * 1e-6, (double)r->needed / GIB);
     }
     print_reasons(rows, out);
+    if (rows->fit == 0)
+        fprintf(out, "  without --search: how much the mesh of one shard a rank needs\n");
 }
 
 ndm_status ndm_plan_print_rows_json(const ndm_plan_request *request, const ndm_plan_rows *rows,

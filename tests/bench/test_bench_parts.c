@@ -7,14 +7,18 @@
 #include <cmocka.h>
 #include <math.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "cli/bench_cases.h"
+#include "cli/bench_others.h"
 #include "cli/bench_pattern.h"
 #include "cli/bench_peak.h"
 #include "cli/bench_profile.h"
 #include "cli/bench_table.h"
 #include "cli/sweep.h"
 #include "cli/sweep_filter.h"
+#include "core/clock.h"
 #include "core/dtype.h"
 
 /* ---- filters -----------------------------------------------------------------------------------
@@ -247,6 +251,34 @@ static void turned_pairs_keep_their_length(void **state)
     ndm_case_data_finish(&data);
 }
 
+/* ---- others -------------------------------------------------------------------------------------
+ */
+
+/* A child is another program until it has been waited for. */
+static void what_others_take_is_seen(void **state)
+{
+    const int64_t WORK_NS = 200000000;
+    ndm_bench_others others;
+    int done[2];
+    char byte;
+
+    (void)state;
+    assert_int_equal(pipe(done), 0);
+    ndm_bench_others_start(&others);
+    pid_t child = fork();
+    if (child == 0) {
+        for (int64_t start = ndm_clock_thread_ns(); ndm_clock_thread_ns() - start < WORK_NS;)
+            ;
+        _exit(write(done[1], "x", 1) == 1 ? 0 : 1);
+    }
+    assert_true(child > 0);
+    assert_int_equal(read(done[0], &byte, 1), 1);
+    assert_true(ndm_bench_others_share(&others) > 0.0);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    close(done[0]);
+    close(done[1]);
+}
+
 /* ---- the line of a profile's products
  * ------------------------------------------------------------ */
 
@@ -307,6 +339,7 @@ int main(void)
         cmocka_unit_test(quantiles),
         cmocka_unit_test(wrong_elements_are_counted),
         cmocka_unit_test(reductions_of_narrow_types_are_known),
+        cmocka_unit_test(what_others_take_is_seen),
         cmocka_unit_test(turned_pairs_keep_their_length),
         cmocka_unit_test(a_line_is_found_again),
         cmocka_unit_test(no_term_of_a_line_is_below_zero),
