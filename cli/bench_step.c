@@ -162,6 +162,7 @@ typedef struct bench {
     double peak[2 * PEAK_ROUNDS];     /* GFLOP/s of all ranks */
     double least[PARTS], most[PARTS]; /* over ranks; ms a step */
     int64_t pss_bytes;                /* of all ranks; -1 unknown */
+    int64_t program_bytes;            /* of them, before there was a model; likewise */
     ndm_bench_report report;
 } bench;
 
@@ -267,13 +268,19 @@ static ndm_status run_steps(bench *b)
     return measure_peak(b, b->peak + PEAK_ROUNDS);
 }
 
+/* -1 where one does not know. */
+static void add_bytes(int64_t *sum, int64_t bytes)
+{
+    *sum = *sum < 0 || bytes < 0 ? -1 : *sum + bytes;
+}
+
 /* Means over steps and ranks; the least and the most of the ranks. */
 static ndm_status merge(bench *b)
 {
     struct facts {
         double ms[PARTS];
-        int64_t pss_bytes;
-    } mine = {.pss_bytes = ndm_memory_pss_bytes(0)};
+        int64_t pss_bytes, program_bytes;
+    } mine = {.pss_bytes = ndm_memory_pss_bytes(0), .program_bytes = b->program_bytes};
     int64_t n = ndm_context_size(b->context), steps = ndm_option_int64(b->options, "steps");
     struct facts *all = calloc((size_t)n, sizeof *all);
 
@@ -285,10 +292,11 @@ static ndm_status merge(bench *b)
     for (int i = 0; i < PARTS; i++)
         mine.ms[i] = b->ns[i] * 1e-6 / (double)steps;
     ndm_status status = ndm_world_exchange(b->context->world, &mine, sizeof mine, all);
-    b->pss_bytes = 0;
-    for (int64_t r = 0; r < n && status == NDM_OK; r++)
-        b->pss_bytes = all[r].pss_bytes < 0 || b->pss_bytes < 0 ? -1
-                                                                : b->pss_bytes + all[r].pss_bytes;
+    b->pss_bytes = b->program_bytes = 0;
+    for (int64_t r = 0; r < n && status == NDM_OK; r++) {
+        add_bytes(&b->pss_bytes, all[r].pss_bytes);
+        add_bytes(&b->program_bytes, all[r].program_bytes);
+    }
     for (int i = 0; i < PARTS && status == NDM_OK; i++) {
         b->ns[i] = 0.0;
         b->least[i] = b->most[i] = all[0].ms[i];
@@ -354,8 +362,11 @@ static void print_summary(bench *b)
     printf("# tokens/s       %.1f\n", s.tokens_per_s);
     printf("# model GFLOP/s  %.1f, %.1f %% of the %.1f of fused multiply-adds\n", s.gflops,
            100.0 * s.of_peak, s.peak);
-    printf("# memory         %.1f MiB of all ranks, %.1f MiB of a rank's states and activations\n",
-           (double)b->pss_bytes / (1 << 20), (double)b->last.mem_peak_bytes / (1 << 20));
+    printf(
+        "# memory         %.1f MiB of all ranks, %.1f MiB before there was a model, %.1f MiB of a "
+        "rank's states and activations\n",
+        (double)b->pss_bytes / (1 << 20), (double)b->program_bytes / (1 << 20),
+        (double)b->last.mem_peak_bytes / (1 << 20));
 }
 
 static void write_more(ndm_json *json, void *user)
@@ -383,6 +394,7 @@ static void write_more(ndm_json *json, void *user)
     ndm_json_key_double(json, "of_fma_peak", s.of_peak);
     ndm_json_key_int(json, "mem_peak_bytes", b->last.mem_peak_bytes);
     ndm_json_key_int(json, "pss_bytes", b->pss_bytes);
+    ndm_json_key_int(json, "program_bytes", b->program_bytes);
 }
 
 /* ---- the run
@@ -426,6 +438,8 @@ static ndm_status run(bench *b)
     ndm_comm *everyone;
 
     NDM_TRY(ndm_setup_context(b->options, &b->context));
+    b->program_bytes = ndm_memory_pss_bytes(0);
+    NDM_TRY(ndm_context_agree(b->context, NDM_OK)); /* nobody's shared pages have changed */
     NDM_TRY(ndm_setup_model(b->options, b->context, &b->model));
     NDM_TRY(ndm_setup_trainer(b->options, b->model, &b->trainer));
     NDM_TRY(ndm_context_agree(b->context, make_batch(b)));
