@@ -6,6 +6,8 @@
 
 #include "strategies/internal.h"
 
+enum { SLACK = 64 }; /* a buffer may be larger by one part in so many */
+
 ndm_status ndm_window_alloc(ndm_comm *comm, int64_t bytes_per_rank, ndm_memory_kind kind,
                             void **window)
 {
@@ -58,14 +60,20 @@ free_buffer:
     return status;
 }
 
+/* Of nearly the size: the head's gradients, with the last norm's, are a little more than the
+ * embedding's, and come first. */
+static bool fits(const ndm_pool_buffer *b, int64_t bytes)
+{
+    return b->bytes >= bytes && b->bytes - bytes <= bytes / SLACK;
+}
+
 /* Ranks take and give in the same order, so they find the same buffer free. */
 static ndm_status take(ndm_context *context, ndm_comm *comm, int64_t bytes, ndm_memory_kind kind,
                        ndm_stream *stream, const ndm_pool_buffer *busy, ndm_pool_buffer **buffer)
 {
     ndm_pool_buffer *b = context->pool;
 
-    while (b &&
-           (b->taken || b == busy || b->bytes != bytes || b->kind != kind || b->shared != comm))
+    while (b && (b->taken || b == busy || !fits(b, bytes) || b->kind != kind || b->shared != comm))
         b = b->next;
     if (b)
         NDM_TRY(ndm_stream_wait(stream, b->last_use));
