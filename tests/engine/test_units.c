@@ -184,6 +184,32 @@ static void case_33_no_buffer_is_reused_before_its_collective_is_done(void **sta
             }
 }
 
+/* The buffer that a rank takes for so many bytes, and gives back. */
+static ndm_pool_buffer *borrow(const fleet *f, int64_t bytes)
+{
+    ndm_stream *stream = ndm_context_stream(f->context);
+    ndm_pool_buffer *b;
+
+    must(ndm_pool_take(f->context, bytes, NDM_MEMORY_GRADIENTS, stream, &b));
+    must(ndm_pool_give(b, stream));
+    return b;
+}
+
+/* As the head's gradients and the embedding's, which are less by a norm. */
+static void a_buffer_serves_what_is_a_little_smaller(void **state)
+{
+    const ndm_fsdp_config fsdp = NDM_FSDP_CONFIG_INIT;
+    fleet f;
+
+    (void)state;
+    open_fleet(&f, 1, ndm_world_size(world), backends[0], &fsdp, 0);
+    const ndm_pool_buffer *head = borrow(&f, 1000000);
+    check_all(borrow(&f, 999000) == head);
+    check_all(borrow(&f, 1000001) != head);
+    check_all(borrow(&f, 500000) != head);
+    close_fleet(&f);
+}
+
 /* Whole steps with every collective held back: the same bits as without. */
 static void hold_back(void *user, ndm_model *model)
 {
@@ -428,6 +454,7 @@ int main(void)
         cmocka_unit_test(case_16a_eps_0_leaves_elements_without_gradient),
         cmocka_unit_test(case_34_units_may_be_used_in_any_order),
         cmocka_unit_test(case_33_no_buffer_is_reused_before_its_collective_is_done),
+        cmocka_unit_test(a_buffer_serves_what_is_a_little_smaller),
         cmocka_unit_test(case_33_training_is_the_same_when_completion_is_late),
         cmocka_unit_test(case_11_not_finite_is_seen_by_all_before_the_update),
     };
