@@ -231,9 +231,19 @@ ndm_status ndm_file_write_atomic(const char *path, const void *data, size_t byte
     return ndm_atomic_file_commit(&file);
 }
 
+FILE *ndm_file_open_to_write(const char *path, bool anew)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC | O_NONBLOCK | (anew ? O_CREAT | O_TRUNC : 0), 0666);
+    FILE *file = fd >= 0 ? fdopen(fd, "wb") : NULL;
+
+    if (fd >= 0 && !file)
+        close(fd);
+    return file;
+}
+
 ndm_status ndm_file_write(const char *path, const void *data, size_t bytes)
 {
-    FILE *file = fopen(path, "wbe");
+    FILE *file = ndm_file_open_to_write(path, true);
     bool written = file && fwrite(data, 1, bytes, file) == bytes;
     int error = errno;
 

@@ -45,6 +45,10 @@ void ndm_atomic_file_abort(ndm_atomic_file *file);
 
 NDM_MUST_USE ndm_status ndm_file_write_atomic(const char *path, const void *data, size_t bytes);
 
+/* fopen(), but a pipe that nobody reads is an error (ENXIO) and not waited for. anew: made if it is
+ * not there, else emptied; otherwise it has to be there. NULL with errno set on failure. */
+FILE *ndm_file_open_to_write(const char *path, bool anew);
+
 /* For files that do not outlive the process: neither atomic nor durable. */
 NDM_MUST_USE ndm_status ndm_file_write(const char *path, const void *data, size_t bytes);
 

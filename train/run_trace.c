@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "core/file.h"
 #include "core/text.h"
 #include "strategies/internal.h"
 #include "train/run_internal.h"
@@ -81,7 +82,7 @@ static void on_kernel(void *user, const ndm_stream *stream, const char *name, in
 /* An empty file, if `text` is NULL. */
 static ndm_status write_at(const char *path, int64_t offset, const ndm_buffer *text)
 {
-    FILE *f = fopen(path, offset ? "r+b" : "wb");
+    FILE *f = ndm_file_open_to_write(path, offset == 0);
     size_t length = text ? text->length : 0;
 
     if (!f)

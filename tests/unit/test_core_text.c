@@ -160,6 +160,8 @@ static void pipes_are_read_within_a_while(void **state)
     assert_int_equal(ndm_file_read_within(path, 30, &text), NDM_ERR_IO);
     assert_non_null(strstr(ndm_error_message(), path));
     assert_non_null(strstr(ndm_error_message(), "for 30 ms"));
+    assert_int_equal(ndm_file_write(path, "a", 1), NDM_ERR_IO);
+    assert_non_null(strstr(ndm_error_message(), path));
 
     pid_t writer = fork();
     if (writer == 0) {
