@@ -234,7 +234,7 @@ static ndm_status choose_sizes(const ndm_options *o, int64_t world, ndm_parallel
                           .grad_accum = 1};
     char why[400];
 
-    if (!ndm_auto_mesh_sizes(o, sizes) || (!q.model && ndm_option_enum(o, "mesh") == 0))
+    if (!ndm_auto_mesh_sizes(o, false, sizes) || (!q.model && ndm_option_enum(o, "mesh") == 0))
         return NDM_OK;
     if (!q.model)
         NDM_FAIL(NDM_ERR_USAGE, "mesh: --mesh auto takes a --model to plan");

@@ -185,22 +185,11 @@ static ndm_status read_machine(plan *p)
     return NDM_OK;
 }
 
-/* A search keeps the sizes that are given, and tries all others. */
-static bool search_sizes(const ndm_options *o, int64_t *sizes)
-{
-    static const char *const axes[NDM_AXIS_COUNT] = {"dp-replicate", "dp-shard", "cp", "tp"};
-
-    for (int a = 0; a < NDM_AXIS_COUNT; a++) {
-        int64_t size = ndm_option_int64(o, axes[a]);
-        sizes[a] = ndm_option_is_set(o, axes[a]) && size != NDM_AUTO ? size : 0;
-    }
-    return true;
-}
-
 static void read_mesh(plan *p)
 {
     const ndm_options *o = p->options;
     ndm_parallelism_config m = NDM_PARALLELISM_CONFIG_INIT;
+    bool search = ndm_option_bool(o, "search");
 
     m.dp_replicate = ndm_option_int64(o, "dp-replicate");
     m.dp_shard = ndm_option_int64(o, "dp-shard");
@@ -209,8 +198,7 @@ static void read_mesh(plan *p)
     m.cp_method = (ndm_cp_method)ndm_option_enum(o, "cp-method");
     m.no_sequence_parallel = !ndm_option_bool(o, "sequence-parallel");
     p->request.parallelism = m;
-    p->open.mesh = ndm_option_bool(o, "search") ? search_sizes(o, p->open.fixed)
-                                                : ndm_auto_mesh_sizes(o, p->open.fixed);
+    p->open.mesh = ndm_auto_mesh_sizes(o, search, p->open.fixed) || search;
 }
 
 static ndm_status read_fsdp(plan *p)

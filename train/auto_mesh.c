@@ -11,10 +11,10 @@
 
 static const char *const axis_options[NDM_AXIS_COUNT] = {"dp-replicate", "dp-shard", "cp", "tp"};
 
-bool ndm_auto_mesh_sizes(const ndm_options *options, int64_t *sizes)
+bool ndm_auto_mesh_sizes(const ndm_options *options, bool search, int64_t *sizes)
 {
     const char *mesh = ndm_option_string(options, "mesh");
-    bool all = mesh && strcmp(mesh, "auto") == 0;
+    bool all = search || (mesh && strcmp(mesh, "auto") == 0);
     int open = 0;
 
     for (int a = 0; a < NDM_AXIS_COUNT; a++) {

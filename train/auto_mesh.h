@@ -6,9 +6,10 @@
 #include "core/option.h"
 #include "train/plan.h"
 
-/* Whether the options leave more than one size open: several are -1, or --mesh auto. Then sizes,
- * [NDM_AXIS_COUNT], are those that are given, and 0 where they are open. */
-bool ndm_auto_mesh_sizes(const ndm_options *options, int64_t *sizes);
+/* Whether the options leave more than one size open: several are -1, or all that are not given are
+ * wanted open, by `search` or --mesh auto. Then sizes, [NDM_AXIS_COUNT], are those that are given,
+ * and 0 where they are open. */
+bool ndm_auto_mesh_sizes(const ndm_options *options, bool search, int64_t *sizes);
 
 /* Fills the request's mesh: the fastest of all that have the given sizes and fit.
  *

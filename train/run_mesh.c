@@ -42,7 +42,7 @@ void ndm_setup_read_mesh(const ndm_options *o, ndm_setup_mesh *mesh, ndm_paralle
     p->dp_shard = ndm_option_int64(o, "dp-shard");
     p->cp = ndm_option_int64(o, "cp");
     p->tp = ndm_option_int64(o, "tp");
-    if (ndm_auto_mesh_sizes(o, mesh->sizes)) {
+    if (ndm_auto_mesh_sizes(o, false, mesh->sizes)) {
         context->choose_mesh = choose;
         context->choose_user = mesh;
     }
