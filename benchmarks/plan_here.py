@@ -9,7 +9,8 @@
 
 Each mesh is trained for a few steps and planned; a line each, then over all: rank correlation of predicted and measured time of a
 step, median and worst error, error of memory. Wants a quiet machine: whatever else runs is in the measured times, not in the
-plans, so a run beside which others took more than OTHERS of the processors is repeated. Exit status: 0 all targets met, 1 not, 2 usage. Python's standard library only.
+plans, so a run beside which others took more than OTHERS of the processors is repeated. Exit status: 0 all targets met, 1 not,
+2 usage. Python's standard library only.
 """
 import argparse
 import json
@@ -85,9 +86,9 @@ def measure_alone(options, model, mesh, ranks, scratch):
 
 def measured(options, model, mesh, ranks, scratch):
     """As measure(); what the file of --measured holds is taken from there."""
-    key = [pathlib.Path(model).name, *mesh, options.seq_len]
-    if key in (row["mesh"] for row in options.known):
-        return next(row["got"] for row in options.known if row["mesh"] == key), ""
+    key = (pathlib.Path(model).name, *mesh, options.seq_len)
+    if key in options.known:
+        return options.known[key], ""
     got, why = measure_alone(options, model, mesh, ranks, scratch)
     if got and options.measured:
         with options.measured.open("a") as file:
@@ -152,7 +153,8 @@ def parse():
     p.add_argument("--memory-only", action="store_true", help="judge memory alone: times mean nothing on a busy machine")
     options = p.parse_args()
     there = options.measured and options.measured.exists()
-    options.known = [json.loads(line) for line in options.measured.read_text().splitlines()] if there else []
+    rows = map(json.loads, options.measured.read_text().splitlines() if there else [])
+    options.known = {tuple(row["mesh"]): row["got"] for row in rows}
     return options
 
 
