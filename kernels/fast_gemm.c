@@ -33,11 +33,11 @@ typedef struct group {
 typedef struct pass {
     const ndm_gemm_args *args;
     int64_t k, depth;
-    bool add;                 /* C holds something already */
-    int64_t group_rows;       /* of A packed at once */
-    int64_t block_columns;    /* of B packed at once */
-    int64_t panel_a, panel_b; /* floats from a panel of B to the next */
-    group now;
+    bool add;                  /* C holds something already */
+    int64_t group_rows;        /* of A packed at once */
+    int64_t block_columns;     /* of B packed at once */
+    int64_t panel_a, panel_b;  /* floats from a panel to the next; a: of a transposed A */
+    group now;                 /* the group packed last, or being packed */
     float *pack_a, *pack_next; /* [TILE_ROWS][ROW_LD]; transposed [panels][depth][TILE_ROWS] */
     float *pack_b;             /* [columns / TILE_COLUMNS][depth][TILE_COLUMNS] */
 } pass;
@@ -49,7 +49,7 @@ static int64_t smaller(int64_t a, int64_t b)
 
 /* ---- packing -------------------------------------------------------------------------------- */
 
-/* Part t of n of it: rows of what is stored. */
+/* Part t of n of a group: rows of what is stored. */
 typedef struct group_part {
     const float *from;
     int64_t first, end, length;

@@ -93,8 +93,7 @@ static void a_bad_path_is_named(void **state)
     assert_non_null(strstr(ndm_error_message(), "/proc/none/m.jsonl"));
 }
 
-/* Off a terminal: the first, the last, and every log_every-th step. */
-/* Opening a pipe that nobody reads would wait without end; one that is full, too. */
+/* Opening a pipe that nobody reads would wait without end. */
 static void pipes_are_written_if_read(void **state)
 {
     const char *path = scratch_path("pipe");
@@ -116,6 +115,7 @@ static void pipes_are_written_if_read(void **state)
     close(reader);
 }
 
+/* Off a terminal: the first, the last, and every log_every-th step. */
 static void plain_progress(void **state)
 {
     char text[8192] = {0};
