@@ -99,6 +99,7 @@ struct ndm_device {
      * narrower ones, allocations of activations and of workspaces shrink by this over 4. */
     int activation_bytes;       /* 0 = 4 */
     int gradient_bytes;         /* likewise, of gradients */
+    bool others_schedule;       /* simulated: a stack without the engine's own schedule */
     ndm_memory_kind allocating; /* for ops->alloc: the kind that is asked for */
 };
 

@@ -69,6 +69,7 @@ static ndm_status create(const ndm_device_options *options, ndm_device **device)
         NDM_FAIL(NDM_ERR_MEMORY, "no memory for the simulated device");
     d->options = options->sim;
     d->base.activation_bytes = options->sim->machine->activation_bytes;
+    d->base.others_schedule = !options->sim->stack->own_schedule;
     d->next = (uintptr_t)1 << BLOCK_SHIFT;
     *device = &d->base;
     return NDM_OK;

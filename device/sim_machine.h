@@ -119,6 +119,8 @@ typedef struct ndm_sim_stack {
     bool fp8;               /* matrix products of layers in 8 bit */
     bool fp8_gather;        /* weights and activations are gathered in 8 bit */
     double cast_bytes;      /* fp8: per element of operands */
+    bool own_schedule;      /* what only the engine does: gradients are measured as they come, and
+                               the first gathers of a step start in the one before */
 } ndm_sim_stack;
 
 #endif

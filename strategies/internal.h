@@ -201,9 +201,14 @@ static inline bool ndm_unit_defers(const ndm_unit *unit)
 /* The parameter that lies first at `start` or behind it in the flat array; NULL behind the last. */
 const ndm_param *ndm_unit_param_after(const ndm_unit *unit, int64_t start);
 
-/* Before the master is written outside an optimizer's step: where ranks share a window, waits until
- * none reads the old weights. A barrier over dp_shard_cp, if they were gathered since they last
- * changed. */
+/* Starts the gather of weights that have just changed and that the next step begins with. Does
+ * nothing where a gather moves no data, for a unit that is in use, and where one would have to give
+ * another back. Collective over: dp_shard_cp. */
+NDM_MUST_USE ndm_status ndm_unit_gather_ahead(ndm_unit *unit);
+
+/* Before the master is written outside an optimizer's step: waits for a gather that reads it, and,
+ * where ranks share a window, until none reads the old weights. A barrier over dp_shard_cp, if they
+ * were gathered since they last changed. */
 NDM_MUST_USE ndm_status ndm_unit_change(ndm_unit *unit);
 
 /* Marks the gathered weights as old; called after kernels on the compute stream changed the master.
@@ -259,6 +264,10 @@ float *ndm_optimizer_moment(const ndm_optimizer *optimizer, int64_t unit, ndm_mo
  * what differs from step to step goes to the device. */
 NDM_MUST_USE ndm_status ndm_optimizer_prepare(ndm_optimizer *optimizer,
                                               const ndm_step_options *options);
+/* Whether a step starts the first gathers of the next one beside its updates; it does by itself,
+ * unless a strategy writes weights after it. Not where the step is a graph: the next one, which may
+ * be an evaluation's, would have to leave gathered weights where the graph has them. */
+void ndm_optimizer_set_ahead(ndm_optimizer *optimizer, bool ahead);
 /* Everything up to the new weights: launches that are the same in every step. `sums` lie where
  * `from` copies from. */
 NDM_MUST_USE ndm_status ndm_optimizer_launch(ndm_optimizer *optimizer,

@@ -21,6 +21,7 @@ struct ndm_optimizer {
     double fetched[DOUBLES]; /* the same */
     ndm_step_numbers *step;  /* device, [1] */
     int64_t steps;
+    bool ahead; /* the next step's first gathers start in this one */
 };
 
 static ndm_status moments_create(ndm_optimizer *o, int64_t i)
@@ -70,6 +71,7 @@ ndm_status ndm_optimizer_create(ndm_context *context, ndm_unit *const *units, in
         NDM_FAIL(NDM_ERR_MEMORY, "no memory for an optimizer");
     o->context = context;
     o->n_units = n_units;
+    o->ahead = !context->device->others_schedule;
     ndm_status status = build(o, units);
     if (status != NDM_OK) {
         ndm_optimizer_destroy(o);
@@ -105,6 +107,11 @@ int64_t ndm_optimizer_steps(const ndm_optimizer *optimizer)
 void ndm_optimizer_set_steps(ndm_optimizer *optimizer, int64_t steps)
 {
     optimizer->steps = steps;
+}
+
+void ndm_optimizer_set_ahead(ndm_optimizer *optimizer, bool ahead)
+{
+    optimizer->ahead = ahead && !optimizer->context->device->others_schedule;
 }
 
 static ndm_status check_reduced(const ndm_optimizer *o)
@@ -143,10 +150,12 @@ static ndm_status reduce_over_world(ndm_optimizer *o, int64_t n_sums, ndm_grad_n
     ndm_comm *world;
 
     NDM_TRY(ndm_context_comm(c, NDM_AXES_ALL, &world));
-    for (int64_t i = 0; i < o->n_units; i++)
+    if (c->device->others_schedule) /* all of them before the first is measured */
+        NDM_TRY(ndm_stream_wait(c->compute, o->units[0]->reduce_done));
+    for (int64_t i = o->n_units - 1; i >= 0; i--) { /* a backward's order: the last one ends last */
         NDM_TRY(ndm_stream_wait(c->compute, o->units[i]->reduce_done));
-    for (int64_t i = 0; i < o->n_units; i++)
         NDM_TRY(measure_unit(o, o->units[i], norm));
+    }
     NDM_TRY(ndm_all_reduce(world, o->sums, 1 + n_sums, NDM_F64, NDM_SUM, c->compute));
     return norm == NDM_GRAD_NORM_INF
                ? ndm_all_reduce(world, o->sums + LARGEST, 1, NDM_F64, NDM_MAX, c->compute)
@@ -167,6 +176,7 @@ static ndm_status update(ndm_optimizer *o, int64_t i, const ndm_step_options *op
 {
     ndm_unit *u = o->units[i];
 
+    NDM_TRY(ndm_stream_wait(o->context->compute, u->gather_done)); /* it reads the master */
     for (int64_t j = 0; j < u->n_segments; j++) {
         int64_t at = u->segments[j].start;
         ndm_adamw_args args = {
@@ -185,6 +195,31 @@ static ndm_status update(ndm_optimizer *o, int64_t i, const ndm_step_options *op
     }
     u->grads_reduced = false;
     return ndm_unit_changed(u);
+}
+
+/* Strategies that write weights after a step make whatever was gathered before old. */
+static bool gathers_ahead(const ndm_optimizer *o)
+{
+    const ndm_context *c = o->context;
+    bool ahead = o->ahead;
+
+    for (int64_t i = 0; i < c->n_strategies; i++)
+        ahead = ahead && !c->strategies[i]->step_end;
+    return ahead;
+}
+
+/* Units lie in the order of their first use: the next step's first weights travel while the others
+ * are still being made. */
+static ndm_status update_all(ndm_optimizer *o, const ndm_step_options *options)
+{
+    bool ahead = gathers_ahead(o);
+
+    for (int64_t i = 0; i < o->n_units; i++) {
+        NDM_TRY(update(o, i, options));
+        if (ahead)
+            NDM_TRY(ndm_unit_gather_ahead(o->units[i]));
+    }
+    return NDM_OK;
 }
 
 ndm_status ndm_optimizer_prepare(ndm_optimizer *o, const ndm_step_options *options)
@@ -218,9 +253,7 @@ ndm_status ndm_optimizer_launch(ndm_optimizer *o, const ndm_step_options *option
                                                              : NULL,
                                               .max_norm = options->grad_clip,
                                               .step = o->step}));
-    for (int64_t i = 0; i < o->n_units; i++)
-        NDM_TRY(update(o, i, options));
-    return NDM_OK;
+    return update_all(o, options);
 }
 
 ndm_status ndm_optimizer_fetch(ndm_optimizer *o)

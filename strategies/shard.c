@@ -147,6 +147,17 @@ ndm_status ndm_unit_prefetch(ndm_unit *unit, ndm_stream *stream)
     return room ? gather(unit) : NDM_OK;
 }
 
+ndm_status ndm_unit_gather_ahead(ndm_unit *unit)
+{
+    bool moves = unit->shards > 1 && !unit->window;
+
+    if (!moves || unit->users > 0 || !needs_gather(unit))
+        return NDM_OK;
+    if (!ndm_unit_keeps_weights(unit) && unit->context->n_live >= unit->fsdp.live_units)
+        return NDM_OK;
+    return gather(unit);
+}
+
 /* ---- reshard ------------------------------------------------------------------------------ */
 
 /* Keeps this rank's part of its block: 1/k of the flat array, for the gather in the backward. */
@@ -176,6 +187,7 @@ ndm_status ndm_unit_reshard(ndm_unit *unit, ndm_stream *stream)
 
 ndm_status ndm_unit_change(ndm_unit *unit)
 {
+    NDM_TRY(ndm_stream_wait(unit->context->compute, unit->gather_done));
     if (!unit->window || unit->stale)
         return NDM_OK;
     NDM_TRY(ndm_barrier(unit->shard, unit->context->compute));

@@ -86,6 +86,11 @@ void ndm_step_graph_destroy(ndm_step_graph *graph)
     free(graph);
 }
 
+bool ndm_step_graph_wanted(const ndm_step_graph *graph)
+{
+    return graph->wanted;
+}
+
 /* Where it cannot be noted, steps go on piece by piece. */
 static ndm_status note(ndm_step_graph *g, ndm_status (*launch)(void *user), void *user)
 {

@@ -174,6 +174,7 @@ static ndm_status launch(void *user)
     NDM_TRY(ndm_model_train_fed(t->model, t->numbers + TOKENS));
     if (t->before_update)
         NDM_TRY(t->before_update(t->before_update_user));
+    ndm_optimizer_set_ahead(t->optimizer, !ndm_step_graph_wanted(t->graph));
     NDM_TRY(
         ndm_optimizer_launch(t->optimizer, &t->options.optimizer, loss, 1, NDM_DEVICE_TO_DEVICE));
     return ndm_zero(t->context->compute, loss, (int64_t)sizeof *loss);

@@ -69,9 +69,10 @@ static void stepped(void *user, ndm_model *m)
     trace *t = user;
     ndm_comm_stats stats = ndm_comm_statistics(m->units[0]->shard);
 
-    t->step++;
+    if (t->step++ == 0)
+        t->first_step = stats;
     for (int k = 0; k < NDM_COLLECTIVE_COUNT; k++)
-        t->shard_bytes[k] = stats.received_bytes[k];
+        t->shard_bytes[k] = stats.received_bytes[k] - t->first_step.received_bytes[k];
 }
 
 void trace_run(int64_t layers, const variant *v, trace *t)

@@ -32,7 +32,8 @@ typedef struct trace {
     unit_facts embed, layer, head;             /* a layer's are all alike */
     int64_t rows, hidden;                      /* of activations between tp regions */
     account tp_said;                           /* of all tp regions of a forward and backward */
-    int64_t shard_bytes[NDM_COLLECTIVE_COUNT]; /* received on the shard communicator in all steps */
+    ndm_comm_stats first_step;                 /* of the shard communicator, after it */
+    int64_t shard_bytes[NDM_COLLECTIVE_COUNT]; /* received there in all steps but the first */
 } trace;
 
 /* Trains a model of `layers` layers and records. Collective over: world. */

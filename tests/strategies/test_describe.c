@@ -193,7 +193,18 @@ static task task_of(const entry *e)
     return t;
 }
 
-/* The optimizer makes weights old: a step before each measure, so that all of them are gathered. */
+/* As if the step before had not gathered the first ones ahead. */
+static void make_weights_old(session *s)
+{
+    int64_t n;
+    ndm_unit *const *units = ndm_model_units(s->model, &n);
+
+    for (int64_t i = 0; i < n; i++)
+        must(ndm_unit_changed(units[i]));
+}
+
+/* The optimizer makes weights old: a step before each measure, so that all of them are gathered. A
+ * step that begins with some gathered ahead ends with as many. */
 static bool traced_is_described(session *s, const account *a)
 {
     int64_t n = ndm_context_size(s->context),
@@ -203,6 +214,7 @@ static bool traced_is_described(session *s, const account *a)
     double sum;
 
     must(session_step(s, 0, &result));
+    make_weights_old(s);
     totals before = counted(s);
     must(session_evaluate(s, 1, &sum, &tokens));
     totals evaluated = less(counted(s), before);
