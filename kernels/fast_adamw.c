@@ -3,6 +3,8 @@
 #include "kernels/fast.h"
 #include "kernels/simd.h"
 
+enum { AHEAD = 384 }; /* elements: of four arrays at once, a core's own prefetching lags behind */
+
 /* A few numbers. */
 ndm_status NDM_FAST(clip)(const void *args)
 {
@@ -13,6 +15,14 @@ ndm_status NDM_FAST(clip)(const void *args)
 typedef struct coefficients {
     float clip, keep, beta1, beta2, rest1, rest2, rate, over_root_bias2, eps;
 } coefficients;
+
+SIMD void fetch_ahead(const ndm_adamw_args *a, int64_t i)
+{
+    __builtin_prefetch(a->g + i);
+    __builtin_prefetch(a->m + i);
+    __builtin_prefetch(a->v + i);
+    __builtin_prefetch(a->w + i);
+}
 
 SIMD void step_lanes(const ndm_adamw_args *a, const coefficients *c, int64_t i, int64_t lanes)
 {
@@ -57,8 +67,10 @@ ndm_status NDM_FAST(adamw)(const void *args)
     for (int part = 0; part < threads; part++) {
         int64_t first, end;
         ndm_fast_part(a.n, VL, part, threads, &first, &end);
-        for (int64_t i = first; i < end; i += VL)
+        for (int64_t i = first; i < end; i += VL) {
+            fetch_ahead(&a, i + AHEAD);
             step_lanes(&a, &c, i, end - i < VL ? end - i : VL);
+        }
     }
     return NDM_OK;
 }
