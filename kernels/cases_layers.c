@@ -148,9 +148,10 @@ static ndm_status prepare_norm_backward(ndm_case *c)
 }
 
 enum norm_gradient { GRADIENT_APART, GRADIENT_IN_PLACE, GRADIENT_ACCUMULATED, GRADIENT_PLACES };
+enum again_place { NOT_AGAIN, AGAIN_APART, AGAIN_IN_PLACE, AGAIN_PLACES }; /* of y: over dy */
 
 static void norm_backward_buffers(ndm_case *c, const ndm_norm_backward_args *a, int64_t place,
-                                  bool bias)
+                                  int64_t again, bool bias)
 {
     double scale = sqrt((double)a->n);
     ndm_case_buffer *dy = IN(norm_backward, dy, c->activations, a->n, a->width, a->dy_stride);
@@ -159,14 +160,28 @@ static void norm_backward_buffers(ndm_case *c, const ndm_norm_backward_args *a, 
         ALIAS(case_output(dy), norm_backward, dx);
     else
         OUT(norm_backward, dx, c->activations, a->n, a->width, a->dx_stride);
+    if (again == AGAIN_IN_PLACE)
+        ALIAS(case_output(dy), norm_backward, y);
+    else if (again == AGAIN_APART)
+        OUT(norm_backward, y, c->activations, a->n, a->width, a->y_stride);
     IN(norm_backward, x, c->activations, a->n, a->width, a->x_stride);
     if (a->layer_norm)
         IN(norm_backward, mean, NDM_F32, 1, a->n, a->n);
     IN(norm_backward, rstd, NDM_F32, 1, a->n, a->n);
     IN(norm_backward, weight, a->dtype, 1, a->width, a->width);
     OUT(norm_backward, dweight, NDM_F32, 1, a->width, a->width)->scale = scale;
-    if (bias)
-        OUT(norm_backward, dbias, NDM_F32, 1, a->width, a->width)->scale = scale;
+    if (!bias)
+        return;
+    IN(norm_backward, bias, a->dtype, 1, a->width, a->width);
+    OUT(norm_backward, dbias, NDM_F32, 1, a->width, a->width)->scale = scale;
+}
+
+/* Where y goes follows from the shape: every place meets every other option in some shapes. */
+static int64_t place_again(int64_t i, int64_t gradient)
+{
+    int64_t again = i % AGAIN_PLACES;
+
+    return gradient == GRADIENT_IN_PLACE && again == AGAIN_IN_PLACE ? AGAIN_APART : again;
 }
 
 bool ndm_case_get_norm_backward(int64_t i, ndm_case *c)
@@ -187,13 +202,15 @@ bool ndm_case_get_norm_backward(int64_t i, ndm_case *c)
     a->x_stride = a->width + pad;
     a->dy_stride = a->width + 2 * pad;
     a->dx_stride = place == GRADIENT_IN_PLACE ? a->dy_stride : a->width + 3 * pad;
-    norm_backward_buffers(c, a, place, kind == 2);
+    int64_t again = place_again(i, place);
+    a->y_stride = again == AGAIN_IN_PLACE ? a->dy_stride : a->width + pad / 3;
+    norm_backward_buffers(c, a, place, again, kind == 2);
     int64_t scratch = ndm_norm_workspace_bytes(a->width) / (int64_t)sizeof(float);
     OUT(norm_backward, workspace, NDM_F32, 1, scratch, scratch)->scratch = true;
     c->prepare = prepare_norm_backward;
-    LABEL("norm_backward %s n %lld width %lld pad %lld %s place %lld offset %g",
+    LABEL("norm_backward %s n %lld width %lld pad %lld %s place %lld again %lld offset %g",
           kind ? "layer" : "rms", (long long)a->n, (long long)a->width, (long long)pad,
-          case_weight_name(dtype), (long long)place, (double)a->weight_offset);
+          case_weight_name(dtype), (long long)place, (long long)again, (double)a->weight_offset);
     return true;
 }
 
@@ -274,15 +291,18 @@ bool ndm_case_get_act_backward(int64_t i, ndm_case *c)
     a->x_stride = x_width + pad;
     a->dy_stride = a->width + 2 * pad;
     a->dx_stride = in_place ? a->x_stride : x_width + pad / 5;
-    a->y_stride = a->width + pad / 5;
+    bool over_dy = again && i % 2; /* y */
+    a->y_stride = over_dy ? a->dy_stride : a->width + pad / 5;
     ndm_case_buffer *x = IN(act_backward, x, c->activations, a->n, x_width, a->x_stride);
     x->high = large ? 40.0 : 2.0;
     if (in_place)
         ALIAS(case_output(x), act_backward, dx);
     else
         OUT(act_backward, dx, c->activations, a->n, x_width, a->dx_stride);
-    IN(act_backward, dy, c->activations, a->n, a->width, a->dy_stride);
-    if (again)
+    ndm_case_buffer *dy = IN(act_backward, dy, c->activations, a->n, a->width, a->dy_stride);
+    if (over_dy)
+        ALIAS(case_output(dy), act_backward, y);
+    else if (again)
         OUT(act_backward, y, c->activations, a->n, a->width, a->y_stride);
     LABEL("act_backward %s gated %d n %lld F %lld pad %lld in_place %d large %d again %d",
           activation_names[activation], gated, (long long)a->n, (long long)a->width, (long long)pad,

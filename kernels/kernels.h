@@ -78,18 +78,19 @@ typedef struct ndm_norm_args {
 } ndm_norm_args;
 
 /* dx = (accumulate ? dx : 0) + gradient; dweight, dbias += their sums over rows. x is the normed
- * input (after residual). dx may be dy when not accumulating. workspace as
+ * input (after residual). dx may be dy when not accumulating. If y is not NULL, what the forward
+ * wrote is made again on the way, to the bit; y may be dy unless dx is. workspace as
  * ndm_norm_workspace_bytes(). */
 typedef struct ndm_norm_backward_args {
     bool layer_norm, accumulate;
-    ndm_dtype x_dtype; /* of x, dy and dx */
+    ndm_dtype x_dtype; /* of x, dy, dx and y */
     const void *x, *dy;
     const float *mean, *rstd;
-    const void *weight;
+    const void *weight, *bias; /* bias is read for y alone */
     ndm_dtype dtype;
     float weight_offset;
-    int64_t n, width, x_stride, dy_stride, dx_stride;
-    void *dx;
+    int64_t n, width, x_stride, dy_stride, dx_stride, y_stride;
+    void *dx, *y;
     float *dweight, *dbias;
     float *workspace;
 } ndm_norm_backward_args;
@@ -162,8 +163,8 @@ typedef struct ndm_act_args {
     int64_t n, width, x_stride, y_stride;
 } ndm_act_args;
 
-/* dx from x and dy; dx may be x (in place). If y is not NULL it is made again on the way
- * (recompute). */
+/* dx from x and dy; dx may be x (in place). If y is not NULL, what the forward wrote is made again
+ * on the way, to the bit; y may be dy. */
 typedef struct ndm_act_backward_args {
     ndm_activation activation;
     bool gated;

@@ -141,10 +141,13 @@ ndm_status ndm_norm_backward(ndm_stream *stream, const ndm_norm_backward_args *a
     STRIDE("norm_backward", x_stride, a.width);
     STRIDE("norm_backward", dy_stride, a.width);
     STRIDE("norm_backward", dx_stride, a.width);
+    STRIDE("norm_backward", y_stride, a.width);
     WEIGHT("norm_backward", dtype);
     WEIGHT("norm_backward", x_dtype);
     if (a.accumulate && a.dx == a.dy)
         NDM_FAIL(NDM_ERR_USAGE, "kernel norm_backward: dx is dy and accumulates onto it");
+    if (a.y && (a.y == a.dx || a.y == a.x))
+        NDM_FAIL(NDM_ERR_USAGE, "kernel norm_backward: y is %s", a.y == a.x ? "x" : "dx");
     return LAUNCH(norm_backward);
 }
 
@@ -319,5 +322,7 @@ ndm_status ndm_act_backward(ndm_stream *stream, const ndm_act_backward_args *arg
     STRIDE("act_backward", dx_stride, x_width);
     STRIDE("act_backward", y_stride, a.width);
     WEIGHT("act_backward", x_dtype);
+    if (a.y && (a.y == a.dx || a.y == a.x))
+        NDM_FAIL(NDM_ERR_USAGE, "kernel act_backward: y is %s", a.y == a.x ? "x" : "dx");
     return LAUNCH(act_backward);
 }

@@ -7,16 +7,23 @@
 
 #include "kernels/ref.h"
 
+/* As they are stored, so that a backward makes the same y of them. */
 static void row_statistics(const ndm_norm_args *a, ref_row x, double *mean, double *rstd)
 {
     double sum = 0.0, square = 0.0;
 
     for (int64_t j = 0; a->layer_norm && j < a->width; j++)
         sum += ref_get(x, j);
-    *mean = sum / (double)a->width;
+    *mean = (float)(sum / (double)a->width);
     for (int64_t j = 0; j < a->width; j++)
         square += (ref_get(x, j) - *mean) * (ref_get(x, j) - *mean);
-    *rstd = 1.0 / sqrt(square / (double)a->width + (double)a->eps);
+    *rstd = (float)(1.0 / sqrt(square / (double)a->width + (double)a->eps));
+}
+
+/* Element j of a normed row. */
+static double normed(double x, double mean, double rstd, double weight, double bias)
+{
+    return (x - mean) * rstd * weight + bias;
 }
 
 ndm_status ndm_ref_norm(const void *args)
@@ -38,7 +45,7 @@ ndm_status ndm_ref_norm(const void *args)
         for (int64_t j = 0; j < a->width; j++) {
             double weight = (double)ref_load(a->weight, a->dtype, j) + a->weight_offset;
             double bias = a->layer_norm && a->bias ? ref_load(a->bias, a->dtype, j) : 0.0;
-            ref_put(y, j, (ref_get(x, j) - mean) * rstd * weight + bias);
+            ref_put(y, j, normed(ref_get(x, j), mean, rstd, weight, bias));
         }
         if (a->layer_norm)
             a->mean[i] = (float)mean;
@@ -89,13 +96,29 @@ static void row_backward(const ndm_norm_backward_args *a, int64_t row)
     }
 }
 
-/* The sums over rows come first, because dx may lie over dy. Sums in double need no workspace. */
+static void row_again(const ndm_norm_backward_args *a, int64_t row)
+{
+    ref_row x = ref_row_of(a->x, a->x_dtype, row * a->x_stride);
+    ref_row y = ref_row_of(a->y, a->x_dtype, row * a->y_stride);
+
+    for (int64_t j = 0; j < a->width; j++) {
+        double weight = (double)ref_load(a->weight, a->dtype, j) + a->weight_offset;
+        double bias = a->layer_norm && a->bias ? ref_load(a->bias, a->dtype, j) : 0.0;
+        ref_put(y, j, normed(ref_get(x, j), row_mean(a, row), a->rstd[row], weight, bias));
+    }
+}
+
+/* The sums over rows come first, because dx or y may lie over dy. Sums in double need no workspace.
+ */
 ndm_status ndm_ref_norm_backward(const void *args)
 {
     const ndm_norm_backward_args *a = args;
 
     add_weight_gradients(a);
-    for (int64_t i = 0; i < a->n; i++)
+    for (int64_t i = 0; i < a->n; i++) {
         row_backward(a, i);
+        if (a->y)
+            row_again(a, i);
+    }
     return NDM_OK;
 }

@@ -54,6 +54,24 @@ static __device__ float variance_of(const T *x, int64_t width, float mean, int l
     return row_sum<LANES>(sum) / (float)width;
 }
 
+/* The normed row, by the same instructions in the forward and in the backward. */
+template <class T, int LANES, class ARGS>
+static __device__ void write_normed(const ARGS &a, const T *x, float mean, float rstd, T *y,
+                                    int lane, bool vector)
+{
+    for_row<LANES>(a.width, lane, [&](int64_t j, int count) {
+        float v[WIDE], w[WIDE], b[WIDE] = {};
+        load_wide(x + j, count, vector, v);
+        load_wide_any(a.weight, a.dtype, j, count, vector, w);
+        if (a.layer_norm && a.bias)
+            load_wide_any(a.bias, a.dtype, j, count, vector, b);
+#pragma unroll
+        for (int i = 0; i < WIDE; i++)
+            v[i] = (v[i] - mean) * rstd * (w[i] + a.weight_offset) + b[i];
+        store_wide(y + j, count, vector, v);
+    });
+}
+
 template <class T, int LANES>
 __global__ void __launch_bounds__(ROW_BLOCK, 4) norm_rows(ndm_norm_args a, bool vector)
 {
@@ -66,17 +84,7 @@ __global__ void __launch_bounds__(ROW_BLOCK, 4) norm_rows(ndm_norm_args a, bool 
     T *y = (T *)a.y + row * a.y_stride;
     float mean = a.layer_norm ? mean_of<T, LANES>(x, a.width, lane, vector) : 0.0f;
     float rstd = 1.0f / sqrtf(variance_of<T, LANES>(x, a.width, mean, lane, vector) + a.eps);
-    for_row<LANES>(a.width, lane, [&](int64_t j, int count) {
-        float v[WIDE], w[WIDE], b[WIDE] = {};
-        load_wide(x + j, count, vector, v);
-        load_wide_any(a.weight, a.dtype, j, count, vector, w);
-        if (a.layer_norm && a.bias)
-            load_wide_any(a.bias, a.dtype, j, count, vector, b);
-#pragma unroll
-        for (int i = 0; i < WIDE; i++)
-            v[i] = (v[i] - mean) * rstd * (w[i] + a.weight_offset) + b[i];
-        store_wide(y + j, count, vector, v);
-    });
+    write_normed<T, LANES>(a, x, mean, rstd, y, lane, vector);
     if (lane != 0)
         return;
     if (a.layer_norm)
@@ -197,14 +205,19 @@ __global__ void __launch_bounds__(ROW_BLOCK)
             d[i] += a.rstd[row] * (g[i] - mean_g - xhat[i] * mean_gx);
         store_wide(dx + j, count, vector, d);
     });
+    if (a.y)
+        write_normed<T, LANES>(a, (const T *)a.x + row * a.x_stride,
+                               a.layer_norm ? a.mean[row] : 0.0f, a.rstd[row],
+                               (T *)a.y + row * a.y_stride, lane, vector);
 }
 
-/* The sums over rows come first, because dx may lie over dy. */
+/* The sums over rows come first, because dx or y may lie over dy. */
 ndm_status ndm_cuda_norm_backward(ndm_stream *stream, const void *args)
 {
     const ndm_norm_backward_args *a = (const ndm_norm_backward_args *)args;
     bool vector = ndm_cuda_aligned(a->x, a->x_stride) && ndm_cuda_aligned(a->dy, a->dy_stride) &&
-                  ndm_cuda_aligned(a->dx, a->dx_stride) && ndm_cuda_aligned(a->weight, 0);
+                  ndm_cuda_aligned(a->dx, a->dx_stride) && ndm_cuda_aligned(a->weight, 0) &&
+                  ndm_cuda_aligned(a->y, a->y ? a->y_stride : 0) && ndm_cuda_aligned(a->bias, 0);
     bool warp = row_takes_warp(a->width);
     int64_t parts = a->n < NDM_NORM_PARTIALS ? a->n : (int64_t)NDM_NORM_PARTIALS;
     dim3 columns(ndm_cuda_blocks(a->width, COLUMN_TILE), (unsigned)parts);

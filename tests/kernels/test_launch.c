@@ -60,6 +60,8 @@ static void bad_shapes_are_refused_with_their_numbers(void **state)
                    .weight = x, .residual = x, .sum = x, .x_stride = 5);
     assert_refused(norm_backward, "dx is dy", .n = 1, .width = 4, .x = x, .dy = x, .dx = x,
                    .rstd = x, .weight = x, .dweight = x, .workspace = x, .accumulate = true);
+    assert_refused(norm_backward, "y is dx", .n = 1, .width = 4, .x = x, .dy = x + 4, .dx = x + 4,
+                   .y = x + 4, .rstd = x, .weight = x, .dweight = x, .workspace = x);
     assert_refused(rope, "head_dim 3 is odd", .n = 1, .heads = 1, .head_dim = 3, .sign = 1.0f);
     assert_refused(rope, "sign 0.5", .n = 1, .heads = 1, .head_dim = 2, .sign = 0.5f);
     assert_refused(attention, "kv_heads 2 does not divide heads 3", .batch = 1, .tq = 1, .tk = 1,
@@ -71,6 +73,7 @@ static void bad_shapes_are_refused_with_their_numbers(void **state)
     assert_refused(act, "activation 9", .activation = (ndm_activation)9);
     assert_refused(act, "x_stride is 7, rows are 8 wide", .gated = true, .n = 1, .width = 4, .x = x,
                    .y = x, .x_stride = 7);
+    assert_refused(act_backward, "y is x", .n = 1, .width = 4, .x = x, .dy = x, .dx = x, .y = x);
     assert_refused(ce_stats, "valid_width 5 is not in 0..4", .n = 1, .width = 4, .valid_width = 5);
     assert_refused(ce_apply, "label_smoothing 1.5", .n = 1, .width = 4, .valid_width = 4,
                    .vocabulary = 4, .label_smoothing = 1.5f);

@@ -2,7 +2,7 @@
 /* Every table of kernels that this machine can run, against the reference: each op it has, over the
  * cases of the op. The same bits again on a second run and for one and two threads; guards around
  * buffers and between rows stay as they are. */
-#include "world.h"
+#include "again.h"
 
 #include <math.h>
 #include <omp.h>
@@ -123,6 +123,22 @@ static void check_op(ndm_op op)
     }
 NDM_KERNEL_LIST(OP_TEST)
 #undef OP_TEST
+
+/* ---- made again ------------------------------------------------------------------------------ */
+
+static void norms_are_made_again_to_the_bit(void **state)
+{
+    (void)state;
+    for (int i = 0; i < subject_count; i++)
+        check_norm_again(&subjects[i]);
+}
+
+static void activations_are_made_again_to_the_bit(void **state)
+{
+    (void)state;
+    for (int i = 0; i < subject_count; i++)
+        check_act_again(&subjects[i]);
+}
 
 /* ---- types of activations -------------------------------------------------------------------- */
 
@@ -291,6 +307,8 @@ int main(void)
                                        cmocka_unit_test(comparison_sees_a_write_between_rows),
                                        cmocka_unit_test(comparison_sees_a_write_to_an_input),
                                        cmocka_unit_test(bf16_activations_are_rounded_fp32),
+                                       cmocka_unit_test(norms_are_made_again_to_the_bit),
+                                       cmocka_unit_test(activations_are_made_again_to_the_bit),
 #define OP_ENTRY(name, doc) cmocka_unit_test(name##_agrees),
                                        NDM_KERNEL_LIST(OP_ENTRY)
 #undef OP_ENTRY
