@@ -100,6 +100,7 @@ struct ndm_device {
     int activation_bytes;       /* 0 = 4 */
     int gradient_bytes;         /* likewise, of gradients */
     bool others_schedule;       /* simulated: a stack without the engine's own schedule */
+    bool keeps_inputs;          /* of products, where the engine's backward makes them again */
     ndm_memory_kind allocating; /* for ops->alloc: the kind that is asked for */
 };
 

@@ -70,6 +70,7 @@ static ndm_status create(const ndm_device_options *options, ndm_device **device)
     d->options = options->sim;
     d->base.activation_bytes = options->sim->machine->activation_bytes;
     d->base.others_schedule = !options->sim->stack->own_schedule;
+    d->base.keeps_inputs = options->sim->stack->keeps_inputs;
     d->next = (uintptr_t)1 << BLOCK_SHIFT;
     *device = &d->base;
     return NDM_OK;

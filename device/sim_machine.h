@@ -116,6 +116,7 @@ typedef struct ndm_sim_stack {
     double again_gemms;     /* share of the forward's matrix products that backward makes again
                                beyond what the engine does */
     double overlap;         /* tp collectives hide behind this share of a matrix product */
+    bool keeps_inputs;      /* of products, where the engine's backward makes them again */
     bool fp8;               /* matrix products of layers in 8 bit */
     bool fp8_gather;        /* weights and activations are gathered in 8 bit */
     double cast_bytes;      /* fp8: per element of operands */

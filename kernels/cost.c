@@ -161,9 +161,10 @@ static void price_attention(const pricing *p, const ndm_attention_args *a, bool 
 
 /* ---- kernels that memory bounds ----------------------------------------------------------- */
 
-static void price_norm(const pricing *p, int64_t rows, int64_t width, bool residual, bool backward)
+/* A residual or a gradient that is accumulated costs a stack bytes of its own. */
+static void price_norm(const pricing *p, int64_t rows, int64_t width, double own, bool residual,
+                       bool backward)
 {
-    double own = backward ? 4.0 : residual ? 4.0 : 2.0;
     double bytes = stacked(p, own, p->k->norm_bytes[backward]);
 
     if (p->k->norm_bytes[0] > 0.0 && (residual || backward))
@@ -171,12 +172,31 @@ static void price_norm(const pricing *p, int64_t rows, int64_t width, bool resid
     add_bytes(p, bytes * (double)rows * (double)width);
 }
 
-static void price_act(const pricing *p, int64_t rows, int64_t width, bool gated, bool backward)
+static void price_norms(const pricing *p, int op, const void *args)
 {
-    double own = gated ? (backward ? 5.0 : 3.0) : (backward ? 3.0 : 2.0);
-    const double *of_stack = gated ? p->k->act_bytes : p->k->gelu_bytes;
+    const ndm_norm_args *n = args;
+    const ndm_norm_backward_args *b = args;
 
-    add_bytes(p, stacked(p, own, of_stack[backward]) * (double)rows * (double)width);
+    if (op == NDM_OP_norm)
+        price_norm(p, n->n, n->width, n->residual ? 4.0 : 2.0, n->residual != NULL, false);
+    else
+        price_norm(p, b->n, b->width, b->y ? 5.0 : 4.0, b->accumulate, true);
+}
+
+static void price_act(const pricing *p, const ndm_act_args *a)
+{
+    double bytes = a->gated ? stacked(p, 3.0, p->k->act_bytes[0])
+                            : stacked(p, 2.0, p->k->gelu_bytes[0]);
+
+    add_bytes(p, bytes * (double)a->n * (double)a->width);
+}
+
+static void price_act_backward(const pricing *p, const ndm_act_backward_args *a)
+{
+    double own = (a->gated ? 5.0 : 3.0) + (a->y ? 1.0 : 0.0);
+
+    add_bytes(p, stacked(p, own, a->gated ? p->k->act_bytes[1] : p->k->gelu_bytes[1]) *
+                     (double)a->n * (double)a->width);
 }
 
 static void price_rope(const pricing *p, const ndm_rope_args *a)
@@ -279,8 +299,6 @@ static void price_layer(const pricing *p, int op, const void *args)
 {
     const ndm_embedding_args *e = args;
     const ndm_embedding_backward_args *eb = args;
-    const ndm_norm_args *n = args;
-    const ndm_norm_backward_args *nb = args;
     const ndm_attention_merge_args *m = args;
 
     switch (op) {
@@ -300,10 +318,8 @@ static void price_layer(const pricing *p, int op, const void *args)
         add_bytes(p, (act(p) + 8.0) * (double)(eb->n * eb->width));
         break;
     case NDM_OP_norm:
-        price_norm(p, n->n, n->width, n->residual != NULL, false);
-        break;
     case NDM_OP_norm_backward:
-        price_norm(p, nb->n, nb->width, nb->accumulate, true);
+        price_norms(p, op, args);
         break;
     case NDM_OP_rope:
         price_rope(p, args);
@@ -312,13 +328,10 @@ static void price_layer(const pricing *p, int op, const void *args)
         add_bytes(p, 3.0 * act(p) * (double)(m->batch * m->t) * (double)(m->heads * m->head_dim));
         break;
     case NDM_OP_act:
-        price_act(p, ((const ndm_act_args *)args)->n, ((const ndm_act_args *)args)->width,
-                  ((const ndm_act_args *)args)->gated, false);
+        price_act(p, args);
         break;
     case NDM_OP_act_backward:
-        price_act(p, ((const ndm_act_backward_args *)args)->n,
-                  ((const ndm_act_backward_args *)args)->width,
-                  ((const ndm_act_backward_args *)args)->gated, true);
+        price_act_backward(p, args);
         break;
     default:
         break;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A decoder layer as a list of ops. The backward walks it from the end; with recompute, what was
- * not kept is made again first. */
+/* A decoder layer as a list of ops. The backward walks it from the end; what was not kept is made
+ * again first, or on the way. */
 #include "model/model.h"
 
 const ndm_model_op ndm_decoder_ops[] = {
@@ -15,6 +15,7 @@ const ndm_model_op ndm_decoder_ops[] = {
     {.name = "qkv",
      .forward = ndm_op_column_forward,
      .backward = ndm_op_column_backward,
+     .weights = ndm_op_column_weights,
      .in = S_H1,
      .out = S_QKV,
      .w = {W_QKV, W_Q, W_K, W_V}, /* a family has the first or the others */
@@ -32,6 +33,7 @@ const ndm_model_op ndm_decoder_ops[] = {
     {.name = "attention_out",
      .forward = ndm_op_row_forward,
      .backward = ndm_op_row_backward,
+     .weights = ndm_op_row_weights,
      .in = S_ATT,
      .out = S_X1,
      .w = {W_O},
@@ -47,6 +49,7 @@ const ndm_model_op ndm_decoder_ops[] = {
     {.name = "gate_up",
      .forward = ndm_op_column_forward,
      .backward = ndm_op_column_backward,
+     .weights = ndm_op_column_weights,
      .in = S_H2,
      .out = S_GU,
      .w = {W_GATE, W_UP},
@@ -59,6 +62,7 @@ const ndm_model_op ndm_decoder_ops[] = {
     {.name = "down",
      .forward = ndm_op_row_forward,
      .backward = ndm_op_row_backward,
+     .weights = ndm_op_row_weights,
      .in = S_ACT,
      .out = S_X1,
      .w = {W_DOWN},
@@ -67,3 +71,12 @@ const ndm_model_op ndm_decoder_ops[] = {
 };
 
 const int ndm_decoder_op_count = (int)(sizeof ndm_decoder_ops / sizeof ndm_decoder_ops[0]);
+
+/* What the backward itself makes is made ahead of it only for an op that runs again and reads it:
+ * the next one. */
+bool ndm_op_runs_again(const ndm_model *m, const ndm_model_op *op)
+{
+    if (op->last || m->keeping[op->out] == NDM_KEPT)
+        return false;
+    return m->keeping[op->out] == NDM_MADE_AGAIN || ndm_op_runs_again(m, op + 1);
+}

@@ -90,7 +90,7 @@ static uses uses_of_layer(const ndm_model *m, bool again)
 
     for (int i = 0; i < ndm_decoder_op_count; i++) {
         const ndm_model_op *op = &ndm_decoder_ops[i];
-        if (again && (op->last || m->saved[op->out]))
+        if (again && !ndm_op_runs_again(m, op))
             continue;
         u.inputs += op->forward == ndm_op_norm_forward;
         u.outputs += op->forward == ndm_op_row_forward;

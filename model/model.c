@@ -184,8 +184,7 @@ static ndm_status layer_forward(const ndm_run *run)
     return NDM_OK;
 }
 
-/* Makes the slots again that were not kept, in order; what only the next block reads is left out.
- */
+/* Makes slots again that were not kept, in order; what only the next block reads is left out. */
 static ndm_status layer_again(const ndm_run *run)
 {
     ndm_run again = *run;
@@ -193,17 +192,29 @@ static ndm_status layer_again(const ndm_run *run)
     again.again = true;
     for (int i = 0; i < ndm_decoder_op_count; i++) {
         const ndm_model_op *op = &ndm_decoder_ops[i];
-        if (!op->last && !run->model->saved[op->out])
+        if (ndm_op_runs_again(run->model, op))
             NDM_TRY(op->forward(&again, op));
     }
     return NDM_OK;
 }
 
+/* Gradients of weights wait until the backward of the op before has made their input. */
 static ndm_status layer_backward(const ndm_run *run)
 {
+    const ndm_model_op *waiting = NULL;
+
     NDM_TRY(layer_again(run));
-    for (int i = ndm_decoder_op_count - 1; i >= 0; i--)
-        NDM_TRY(ndm_decoder_ops[i].backward(run, &ndm_decoder_ops[i]));
+    for (int i = ndm_decoder_op_count - 1; i >= 0; i--) {
+        const ndm_model_op *op = &ndm_decoder_ops[i];
+        NDM_TRY(op->backward(run, op));
+        if (waiting)
+            NDM_TRY(waiting->weights(run, waiting));
+        waiting = NULL;
+        if (op->weights && run->model->keeping[op->in] == NDM_MADE_BY_BACKWARD)
+            waiting = op;
+        else if (op->weights)
+            NDM_TRY(op->weights(run, op));
+    }
     return NDM_OK;
 }
 

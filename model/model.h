@@ -60,8 +60,7 @@ typedef struct ndm_block {
     int param[NDM_WEIGHT_COUNT]; /* index in the unit, -1 = the family has none */
 } ndm_block;
 
-/* Activations of a layer. Each is kept per layer, or shared by all layers and made again in the
- * backward. */
+/* Activations of a layer. */
 typedef enum ndm_slot {
     S_X0, /* [L, C] residual stream into the attention branch */
     S_MEAN1,
@@ -80,6 +79,15 @@ typedef enum ndm_slot {
     S_ACT, /* [N, F] */
     NDM_SLOT_COUNT
 } ndm_slot;
+
+/* What the backward finds in a slot. */
+typedef enum ndm_keeping {
+    NDM_KEPT,       /* each layer has its own */
+    NDM_MADE_AGAIN, /* one for all layers; the ops that lead to it run again ahead of the backward
+                     */
+    NDM_MADE_BY_BACKWARD /* one for all layers: the backward of the op that makes it reads all that
+                            it takes, and writes it for the gradients of the weights behind it */
+} ndm_keeping;
 
 typedef struct ndm_sizes {
     int64_t batch, tokens;       /* B, and T/cp of this rank */
@@ -128,8 +136,8 @@ struct ndm_model {
     void *
         *slots[NDM_SLOT_COUNT]; /* [layers] places of each slot; the same one where it is shared */
     ndm_model_memory memory;
-    bool saved[NDM_SLOT_COUNT]; /* kept per layer; else shared, and made again in the backward */
-    void *x_final, *h_final;    /* [L, C], [N, C] */
+    ndm_keeping keeping[NDM_SLOT_COUNT];
+    void *x_final, *h_final;        /* [L, C], [N, C] */
     float *mean_final, *rstd_final; /* [L] */
     void *logits;                   /* [chunk, V] */
     float *stats, *stats_all;       /* [chunk, 4], [tp, chunk, 4] */
@@ -164,6 +172,7 @@ typedef ndm_status (*ndm_op_fn)(const ndm_run *run, const ndm_model_op *op);
 struct ndm_model_op {
     const char *name;
     ndm_op_fn forward, backward;
+    ndm_op_fn weights; /* gradients of matrices, apart from that of their input; NULL = none */
     ndm_slot in,
         out; /* out: the slot it makes; S_X1 for a branch's last op, which feeds the stream */
     ndm_slot stream, mean, rstd; /* norm: where the stream is kept, and the statistics */
@@ -174,6 +183,9 @@ struct ndm_model_op {
 
 extern const ndm_model_op ndm_decoder_ops[];
 extern const int ndm_decoder_op_count;
+
+/* Whether the op runs again ahead of its layer's backward. */
+bool ndm_op_runs_again(const ndm_model *model, const ndm_model_op *op);
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
@@ -259,9 +271,11 @@ NDM_MUST_USE ndm_status ndm_region_multiply_in(ndm_model *model, const ndm_linea
 NDM_MUST_USE ndm_status ndm_region_multiply_out(ndm_model *model, const ndm_linear *linear,
                                                 const void *x);
 NDM_MUST_USE ndm_status ndm_region_backward_in(ndm_model *model, const ndm_linear *linear,
-                                               const void *x, const void *dy);
+                                               const void *dy);
 NDM_MUST_USE ndm_status ndm_region_backward_out(ndm_model *model, const ndm_linear *linear,
-                                                const void *x, void *dx);
+                                                void *dx);
+/* The gradient of the region's output over all rows, once ndm_region_backward_out() has begun. */
+const void *ndm_region_whole_grad(const ndm_model *model);
 
 /* weights.c: the specs of one block; sets block->param relative to `base`. Names are malloc'ed into
  * specs. */
@@ -305,8 +319,10 @@ ndm_status ndm_op_norm_forward(const ndm_run *run, const ndm_model_op *op);
 ndm_status ndm_op_norm_backward(const ndm_run *run, const ndm_model_op *op);
 ndm_status ndm_op_column_forward(const ndm_run *run, const ndm_model_op *op);
 ndm_status ndm_op_column_backward(const ndm_run *run, const ndm_model_op *op);
+ndm_status ndm_op_column_weights(const ndm_run *run, const ndm_model_op *op);
 ndm_status ndm_op_row_forward(const ndm_run *run, const ndm_model_op *op);
 ndm_status ndm_op_row_backward(const ndm_run *run, const ndm_model_op *op);
+ndm_status ndm_op_row_weights(const ndm_run *run, const ndm_model_op *op);
 ndm_status ndm_op_qk_forward(const ndm_run *run, const ndm_model_op *op);
 ndm_status ndm_op_qk_backward(const ndm_run *run, const ndm_model_op *op);
 ndm_status ndm_op_attention_forward(const ndm_run *run, const ndm_model_op *op);

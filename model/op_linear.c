@@ -37,40 +37,46 @@ ndm_status ndm_op_column_forward(const ndm_run *run, const ndm_model_op *op)
 
 ndm_status ndm_op_column_backward(const ndm_run *run, const ndm_model_op *op)
 {
-    ndm_model *m = run->model;
-    const ndm_sizes *s = &m->size;
     ndm_linear linear = linear_of(run, op);
 
-    if (m->region.parts > 1)
-        return ndm_region_backward_in(m, &linear, ndm_run_slot(run, op->in), grad_of_out(run, op));
-    return ndm_linear_backward(&linear, s->padded, ndm_run_slot(run, op->in), grad_of_out(run, op),
-                               m->d_full, ndm_model_at(m, m->d_full, s->row0 * s->hidden));
+    return ndm_region_backward_in(run->model, &linear, grad_of_out(run, op));
+}
+
+ndm_status ndm_op_column_weights(const ndm_run *run, const ndm_model_op *op)
+{
+    int64_t rows = run->model->size.padded;
+    ndm_linear linear = linear_of(run, op);
+    const void *dy = grad_of_out(run, op);
+
+    NDM_TRY(ndm_linear_grad_weight(&linear, rows, ndm_run_slot(run, op->in), dy));
+    return ndm_linear_grad_bias(&linear, rows, dy);
 }
 
 /* ---- row-parallel: features of this rank -> the branch ------------------------------------- */
 
 ndm_status ndm_op_row_forward(const ndm_run *run, const ndm_model_op *op)
 {
-    ndm_model *m = run->model;
-    const ndm_sizes *s = &m->size;
     ndm_linear linear = linear_of(run, op);
 
-    m->pending = true;
-    if (m->region.parts > 1)
-        return ndm_region_multiply_out(m, &linear, ndm_run_slot(run, op->in));
-    return ndm_linear_forward(&linear, s->padded, ndm_run_slot(run, op->in), m->branch,
-                              ndm_model_at(m, m->branch, s->row0 * s->hidden));
+    run->model->pending = true;
+    return ndm_region_multiply_out(run->model, &linear, ndm_run_slot(run, op->in));
 }
 
 ndm_status ndm_op_row_backward(const ndm_run *run, const ndm_model_op *op)
 {
     ndm_model *m = run->model;
     ndm_linear linear = linear_of(run, op);
-    void *dx = op->in == S_ATT ? m->d_att : m->d_act, *own;
 
-    if (m->region.parts > 1)
-        return ndm_region_backward_out(m, &linear, ndm_run_slot(run, op->in), dx);
-    NDM_TRY(ndm_region_place_grad(m, &own));
-    return ndm_linear_backward(&linear, m->size.padded, ndm_run_slot(run, op->in), own, m->d_out,
-                               dx);
+    return ndm_region_backward_out(m, &linear, op->in == S_ATT ? m->d_att : m->d_act);
+}
+
+/* The gradient of the stream is as it was: only a norm's backward adds to it. */
+ndm_status ndm_op_row_weights(const ndm_run *run, const ndm_model_op *op)
+{
+    ndm_model *m = run->model;
+    ndm_linear linear = linear_of(run, op);
+
+    NDM_TRY(ndm_linear_grad_bias(&linear, m->size.local, m->grad));
+    return ndm_linear_grad_weight(&linear, m->size.padded, ndm_run_slot(run, op->in),
+                                  ndm_region_whole_grad(m));
 }

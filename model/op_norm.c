@@ -14,7 +14,7 @@ static void choose_stream(const ndm_run *run, const ndm_model_op *op, ndm_norm_a
     ndm_model *m = run->model;
     void *kept = ndm_run_slot(run, op->stream);
 
-    if (run->again && m->saved[op->stream]) {
+    if (run->again && m->keeping[op->stream] == NDM_KEPT) {
         args->x = kept;
     } else {
         args->x = m->stream;
@@ -53,7 +53,8 @@ ndm_status ndm_op_norm_forward(const ndm_run *run, const ndm_model_op *op)
 ndm_status ndm_op_norm_backward(const ndm_run *run, const ndm_model_op *op)
 {
     ndm_model *m = run->model;
-    bool layer_norm = m->config.norm == NDM_NORM_LAYER;
+    bool layer_norm = m->config.norm == NDM_NORM_LAYER,
+         makes = m->keeping[op->out] == NDM_MADE_BY_BACKWARD;
     ndm_norm_backward_args args = {
         .layer_norm = layer_norm,
         .x_dtype = m->dtype,
@@ -63,11 +64,13 @@ ndm_status ndm_op_norm_backward(const ndm_run *run, const ndm_model_op *op)
         .mean = layer_norm ? ndm_run_slot(run, op->mean) : NULL,
         .rstd = ndm_run_slot(run, op->rstd),
         .weight = ndm_block_weight(run->block, op->w[0]),
+        .bias = ndm_block_weight(run->block, bias_of(op->w[0])),
         .dtype = run->block->unit->fsdp.param_dtype,
         .weight_offset = m->config.norm_weight_offset,
         .n = m->size.local,
         .width = m->size.hidden,
         .dx = m->grad,
+        .y = makes ? ndm_run_slot(run, op->out) : NULL,
         .dweight = ndm_block_grad(run->block, op->w[0]),
         .dbias = ndm_block_grad(run->block, bias_of(op->w[0])),
         .workspace = m->workspace,

@@ -137,15 +137,35 @@ static bool slot_is_statistic(ndm_slot slot)
            slot == S_QK_RSTD || slot == S_LSE;
 }
 
-static bool slot_saved(ndm_recompute recompute, ndm_slot slot)
+static bool is_norm_output(ndm_slot slot)
 {
-    switch (recompute) {
+    return slot == S_H1 || slot == S_H2;
+}
+
+/* What a norm or an activation wrote is read again only by the weights of the next product, and its
+ * own backward has all that makes it in registers. Not so rows that tp gathers behind a norm, nor
+ * where regions go in parts: there the sums of gradients travel beside the products of weights,
+ * which must not wait for the norm that needs the sums. */
+static bool made_by_backward(const ndm_model *m, ndm_slot slot)
+{
+    bool whole = m->size.local == m->size.padded && m->region.parts == 1;
+
+    if (m->context->device->keeps_inputs)
+        return false;
+    return slot == S_ACT || (is_norm_output(slot) && whole);
+}
+
+static ndm_keeping keeping_of(const ndm_model *m, ndm_slot slot)
+{
+    if (made_by_backward(m, slot))
+        return NDM_MADE_BY_BACKWARD;
+    switch (m->options.recompute) {
     case NDM_RECOMPUTE_FULL:
-        return slot == S_X0;
+        return slot == S_X0 ? NDM_KEPT : NDM_MADE_AGAIN;
     case NDM_RECOMPUTE_SELECTIVE:
-        return slot != S_H1 && slot != S_H2 && slot != S_ACT;
+        return is_norm_output(slot) || slot == S_ACT ? NDM_MADE_AGAIN : NDM_KEPT;
     default:
-        return true;
+        return NDM_KEPT;
     }
 }
 
@@ -198,7 +218,7 @@ static ndm_status partial_rows(ndm_model *m, void **pointer)
  * behind another's last reading. */
 static ndm_status allocate_slot(ndm_model *m, ndm_slot slot, void **place)
 {
-    if ((slot == S_H1 || slot == S_H2) && m->saved[slot])
+    if (is_norm_output(slot) && m->keeping[slot] == NDM_KEPT)
         return gathered_rows(m, place);
     if (slot_is_statistic(slot))
         return floats(m, slot_numel(m, slot), NDM_MEMORY_ACTIVATIONS, place);
@@ -223,18 +243,24 @@ static ndm_status allocate_host(ndm_model *m)
 
 static ndm_status allocate_slots(ndm_model *m)
 {
-    int64_t layers = m->config.layers;
-
     for (int i = 0; i < NDM_SLOT_COUNT; i++) {
-        m->saved[i] = slot_saved(m->options.recompute, (ndm_slot)i);
-        for (int64_t l = 0; l < layers; l++) {
-            if (l > 0 && !m->saved[i])
-                m->slots[i][l] = m->slots[i][0];
-            else
-                NDM_TRY(allocate_slot(m, (ndm_slot)i, &m->slots[i][l]));
-        }
+        ndm_keeping keeping = m->keeping[i] = keeping_of(m, (ndm_slot)i);
+        int64_t own = keeping == NDM_KEPT ? m->config.layers : keeping == NDM_MADE_AGAIN ? 1 : 0;
+        for (int64_t l = 0; l < own; l++)
+            NDM_TRY(allocate_slot(m, (ndm_slot)i, &m->slots[i][l]));
     }
     return NDM_OK;
+}
+
+/* The places of slots that layers share. What the backward makes lies over the gradient that it is
+ * made beside, which nothing reads any more. */
+static void share_slots(ndm_model *m)
+{
+    for (int i = 0; i < NDM_SLOT_COUNT; i++)
+        for (int64_t l = 0; l < m->config.layers && m->keeping[i] != NDM_KEPT; l++)
+            m->slots[i][l] = m->keeping[i] == NDM_MADE_AGAIN ? m->slots[i][0]
+                             : i == S_ACT                    ? m->d_act
+                                                             : m->d_full;
 }
 
 static ndm_status allocate_data(ndm_model *m)
@@ -337,6 +363,7 @@ static ndm_status allocate_device(ndm_model *m)
     NDM_TRY(allocate_slots(m));
     NDM_TRY(allocate_data(m));
     NDM_TRY(allocate_shared(m));
+    share_slots(m);
     NDM_TRY(allocate_rope(m));
     NDM_TRY(ndm_region_init(m));
     return m->memory.failed;

@@ -39,6 +39,9 @@ ndm_status ndm_region_start(ndm_model *m, ndm_region_side side, ndm_direction di
     int64_t rows = part_rows(m), width = m->size.hidden, own_rows = m->size.local / r->parts;
     ndm_stream *compute = m->context->compute;
 
+    if (r->parts == 1)
+        return ndm_engine_region(m->context, side == NDM_REGION_IN, direction, own, full, rows,
+                                 width, m->dtype, compute);
     if (j == 0)
         NDM_TRY(ndm_region_settle(m)); /* its events are used again */
     NDM_TRY(ndm_event_record(r->ready[j], compute));
@@ -74,9 +77,6 @@ ndm_status ndm_region_settle(ndm_model *m)
 ndm_status ndm_region_pass(ndm_model *m, ndm_region_side side, ndm_direction direction, void *own,
                            void *full)
 {
-    if (m->region.parts == 1)
-        return ndm_engine_region(m->context, side == NDM_REGION_IN, direction, own, full,
-                                 m->size.padded, m->size.hidden, m->dtype, m->context->compute);
     for (int64_t j = 0; j < m->region.parts; j++)
         NDM_TRY(ndm_region_start(m, side, direction, j, own, full));
     return NDM_OK;
@@ -123,8 +123,8 @@ ndm_status ndm_region_multiply_out(ndm_model *m, const ndm_linear *l, const void
     return NDM_OK;
 }
 
-/* Gradients of the input first, whose sums travel while those of the weights are made. */
-ndm_status ndm_region_backward_in(ndm_model *m, const ndm_linear *l, const void *x, const void *dy)
+/* Its sums travel while gradients of weights are made. */
+ndm_status ndm_region_backward_in(ndm_model *m, const ndm_linear *l, const void *dy)
 {
     int64_t rows = part_rows(m), in = ndm_linear_in(l), out = ndm_linear_out(l);
 
@@ -135,23 +135,32 @@ ndm_status ndm_region_backward_in(ndm_model *m, const ndm_linear *l, const void 
         NDM_TRY(ndm_region_start(m, NDM_REGION_IN, NDM_BACKWARD, j,
                                  ndm_region_own_out(m, m->d_full), m->d_full));
     }
-    NDM_TRY(ndm_linear_grad_weight(l, m->size.padded, x, dy));
-    return ndm_linear_grad_bias(l, m->size.padded, dy);
+    return NDM_OK;
 }
 
-ndm_status ndm_region_backward_out(ndm_model *m, const ndm_linear *l, const void *x, void *dx)
+static void *whole_grad(const ndm_model *m)
+{
+    return split(m) ? m->d_out : m->grad;
+}
+
+const void *ndm_region_whole_grad(const ndm_model *m)
+{
+    return whole_grad(m);
+}
+
+ndm_status ndm_region_backward_out(ndm_model *m, const ndm_linear *l, void *dx)
 {
     int64_t rows = part_rows(m), in = ndm_linear_in(l), out = ndm_linear_out(l);
-    void *whole = split(m) ? m->d_out : m->grad;
+    void *whole = whole_grad(m), *own;
 
-    NDM_TRY(ndm_linear_grad_bias(l, m->size.local, m->grad));
-    NDM_TRY(ndm_region_pass(m, NDM_REGION_OUT, NDM_BACKWARD, m->grad, whole));
+    NDM_TRY(ndm_region_place_grad(m, &own));
+    NDM_TRY(ndm_region_pass(m, NDM_REGION_OUT, NDM_BACKWARD, own, whole));
     for (int64_t j = 0; j < m->region.parts; j++) {
         NDM_TRY(ndm_region_wait(m, j));
         NDM_TRY(ndm_linear_grad_input(l, rows, ndm_model_at(m, whole, j * rows * out),
                                       ndm_model_at(m, dx, j * rows * in)));
     }
-    return ndm_linear_grad_weight(l, m->size.padded, x, whole);
+    return NDM_OK;
 }
 
 /* ---- making ------------------------------------------------------------------------------- */

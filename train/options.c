@@ -394,7 +394,8 @@ static const ndm_option options[] = {
      .initial = "none",
      .synonyms = NDM_OPTION_SYNONYMS({"gradient_checkpointing", "true=full false=none"},
                                      {"fsdp_config.activation_checkpointing", "true=full false=-"}),
-     .help = "activations that backward computes again instead of keeping them",
+     .help = "ops that run again in the backward, so that less is kept: all, or (selective) "
+             "norms whose output tp gathers",
      .group = "Numbers and memory"},
     {.name = "head-chunk",
      .type = NDM_OPTION_INT,

@@ -74,6 +74,7 @@ static const field stack_fields[] = {
     {"stack.again_gemms", REAL, STACK(again_gemms), 1, false},
     {"stack.score_backward_bytes", REAL, STACK(score_bytes[1]), 1, false},
     {"stack.overlap", REAL, STACK(overlap), 1, false},
+    {"stack.keeps_inputs", YES, STACK(keeps_inputs), 1, false},
     {"stack.fp8", YES, STACK(fp8), 1, false},
     {"stack.fp8_gather", YES, STACK(fp8_gather), 1, false},
     {"stack.tp_copy_bytes", REAL, STACK(tp_copy_bytes), 1, false},

@@ -17,13 +17,13 @@ extern "C" {
 
 typedef struct ndm_model ndm_model;
 
-/** What the backward makes again instead of keeping (Korthikanti et al., "Reducing Activation
- * Recomputation", 2022). */
+/** Which ops run again ahead of the backward, so that less is kept (Korthikanti et al., "Reducing
+ * Activation Recomputation", 2022). Outputs of activations are never kept, and those of norms only
+ * where tp gathers them: their backward makes them on the way. */
 typedef enum ndm_recompute {
     NDM_RECOMPUTE_NONE = 0,
-    NDM_RECOMPUTE_FULL,     /**< keep the input of each layer only */
-    NDM_RECOMPUTE_SELECTIVE /**< make norms and activations again; keep GEMM and attention outputs
-                             */
+    NDM_RECOMPUTE_FULL,     /**< all: keep the input of each layer only */
+    NDM_RECOMPUTE_SELECTIVE /**< norms whose output tp gathers; without such, as none */
 } ndm_recompute;
 
 /** Shape of the work: fixed for the life of a model, so that all memory is planned before the first

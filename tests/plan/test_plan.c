@@ -229,9 +229,10 @@ static void memory_falls_along_every_axis_but_replicas(void **state)
     }
 }
 
+/* Where tp gathers rows behind norms, and in stacks that keep the inputs of products. */
 static void recompute_trades_memory_for_time(void **state)
 {
-    ndm_plan_request q = request_of(&machine, shapes[0]);
+    ndm_plan_request q = request_of(&machine, (shape){1, 4, 1, 2});
     ndm_plan_result none = run(&q), selective, full;
 
     (void)state;
@@ -243,6 +244,28 @@ static void recompute_trades_memory_for_time(void **state)
     assert_true(none.step_ns < selective.step_ns && selective.step_ns < full.step_ns);
     assert_true(none.phase_ns[NDM_SIM_RECOMPUTE] == 0.0);
     assert_true(full.phase_ns[NDM_SIM_RECOMPUTE] > selective.phase_ns[NDM_SIM_RECOMPUTE]);
+}
+
+static void what_the_backward_makes_is_not_kept(void **state)
+{
+    ndm_plan_request q = request_of(&machine, shapes[0]);
+    ndm_sim_stack keeping = *stack;
+    ndm_plan_result none = run(&q), selective;
+
+    (void)state;
+    q.options.recompute = NDM_RECOMPUTE_SELECTIVE;
+    selective = run(&q);
+    assert_true(none.live == selective.live && none.step_ns == selective.step_ns);
+    assert_true(selective.phase_ns[NDM_SIM_RECOMPUTE] == 0.0);
+    keeping.keeps_inputs = true;
+    q.stack = &keeping;
+    selective = run(&q);
+    assert_true(selective.phase_ns[NDM_SIM_RECOMPUTE] > 0.0);
+    q.options.recompute = NDM_RECOMPUTE_NONE;
+    /* outputs of two norms and of an activation, bf16, of 16 layers; a layer's are shared */
+    int64_t kept = 2 * 4096ll * (2 * 2048 + 8192) * 2;
+    assert_true(run(&q).live - none.live == 16 * kept);
+    assert_true(selective.live - none.live == kept);
 }
 
 static void what_does_not_fit_is_refused_early(void **state)
@@ -346,6 +369,7 @@ int main(void)
         cmocka_unit_test(the_trace_agrees_with_the_totals),
         cmocka_unit_test(memory_falls_along_every_axis_but_replicas),
         cmocka_unit_test(recompute_trades_memory_for_time),
+        cmocka_unit_test(what_the_backward_makes_is_not_kept),
         cmocka_unit_test(what_does_not_fit_is_refused_early),
         cmocka_unit_test(a_hundred_thousand_ranks_are_one),
         cmocka_unit_test(other_ranks_plan_alike),
