@@ -136,7 +136,8 @@ typedef struct ndm_comm_backend {
     ndm_status (*run)(ndm_comm *comm, const ndm_collective_args *args, ndm_stream *stream);
     /* Memory that all members of one node see: member i's block of bytes_per_rank starts at all + i
      * * bytes_per_rank, own block included. NULL, or NDM_ERR_UNSUPPORTED when the group spans
-     * nodes. Gathering it in place is a barrier. */
+     * nodes. An all-gather in place, of blocks of at most bytes_per_rank, is a barrier: after it
+     * all see what each has written anywhere in the window. */
     ndm_status (*window_alloc)(ndm_comm *comm, int64_t bytes_per_rank, ndm_memory_kind kind,
                                void **all);
     void (*window_free)(ndm_comm *comm, void *all);

@@ -47,10 +47,19 @@ extern const ndm_cp_method_ops ndm_cp_ring, ndm_cp_all_gather, ndm_cp_ulysses;
 
 /* ---- what a context keeps between calls (strategies/cp_state.c) ------------------------------ */
 
+/* Memory that all ranks of cp see, on one node: `words` of each, one rank's after the other's. */
+typedef struct ndm_cp_window {
+    ndm_comm *comm; /* NULL: nobody has asked for it */
+    void *base;     /* NULL: there is none */
+    int64_t words;
+} ndm_cp_window;
+
 struct ndm_cp {
     const ndm_cp_method_ops *method; /* of the model checked last: it decides how batches are cut */
     float *workspace;
     int64_t workspace_words;
+    ndm_cp_window gathered[2], sums; /* cp_window.c */
+    int64_t gathers;
     ndm_stream *ring; /* transfers that overlap with kernels */
     ndm_event *ready, *pairs_here, *grads_here;
 };
@@ -67,6 +76,16 @@ typedef struct ndm_cp_piece {
  * the last call left there is lost. */
 NDM_MUST_USE ndm_status ndm_cp_workspace(const ndm_cp_job *job, const ndm_cp_piece *pieces,
                                          int64_t n_pieces);
+
+/* ---- memory of all ranks of cp (strategies/cp_window.c) -------------------------------------- */
+
+/* Memory for n words of each rank, [cp * n], which an all-gather in place makes known: after it all
+ * see what each has written anywhere in it. Valid until the call after the next. *all NULL: there
+ * is no such memory. Collective over: cp. */
+NDM_MUST_USE ndm_status ndm_cp_gather_window(const ndm_cp_job *job, int64_t n, float **all);
+/* Where to put n words that the others read in a collective, as above. */
+NDM_MUST_USE ndm_status ndm_cp_sum_window(const ndm_cp_job *job, int64_t n, float **words);
+void ndm_cp_windows_free(struct ndm_cp *cp);
 
 /* ---- blocks: what one rank sends or receives (strategies/cp_blocks.c) ------------------------ */
 
@@ -94,6 +113,8 @@ static inline int64_t ndm_cp_pairs_words(const ndm_cp_sizes *s)
     return s->rows * (ndm_cp_words(s->dtype, 2 * s->kv_heads * s->head_dim) + 1);
 }
 NDM_MUST_USE ndm_status ndm_cp_pack_pairs(const ndm_cp_job *job, float *block);
+/* The same rows and places, to where they lie in [B, cp*T, pair_width] and [B, cp*T]. */
+NDM_MUST_USE ndm_status ndm_cp_place_pairs(const ndm_cp_job *job, const ndm_cp_plane planes[2]);
 /* grads, [B*T, pair_width] of the call's dtype, to the call's dk and dv. */
 NDM_MUST_USE ndm_status ndm_cp_unpack_grads(const ndm_cp_job *job, const void *grads);
 

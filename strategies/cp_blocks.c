@@ -64,6 +64,24 @@ ndm_status ndm_cp_pack_pairs(const ndm_cp_job *job, float *block)
     return ndm_cp_copy(job->stream, c->index, rows, block + rows * width, rows, 1, rows);
 }
 
+ndm_status ndm_cp_place_pairs(const ndm_cp_job *job, const ndm_cp_plane planes[2])
+{
+    const ndm_attention_call *c = job->call;
+    int64_t width = ndm_cp_words(job->dtype, job->pair_width), half = width / 2, t = c->tokens;
+    int64_t stride = ndm_cp_words(job->dtype, c->qkv_stride), cp = job->sizes.cp;
+
+    for (int64_t b = 0; b < c->batch; b++) {
+        int64_t row = (b * cp + ndm_comm_index(job->comm)) * t;
+        float *to = planes[0].whole + row * width;
+        NDM_TRY(ndm_cp_copy(job->stream, (const float *)c->k + b * t * stride, stride, to, width, t,
+                            half));
+        NDM_TRY(ndm_cp_copy(job->stream, (const float *)c->v + b * t * stride, stride, to + half,
+                            width, t, half));
+        NDM_TRY(ndm_cp_copy(job->stream, c->index + b * t, t, planes[1].whole + row, t, 1, t));
+    }
+    return NDM_OK;
+}
+
 ndm_status ndm_cp_unpack_grads(const ndm_cp_job *job, const void *grads)
 {
     const ndm_attention_call *c = job->call;

@@ -41,6 +41,7 @@ void ndm_cp_finish(ndm_context *context)
     ndm_event_destroy(cp->grads_here);
     ndm_stream_destroy(cp->ring);
     ndm_device_free(context->device, cp->workspace);
+    ndm_cp_windows_free(cp);
     free(cp);
     context->cp = NULL;
 }
