@@ -49,9 +49,9 @@ bool ndm_case_get_embedding(int64_t i, ndm_case *c)
 bool ndm_case_get_embedding_backward(int64_t i, ndm_case *c)
 {
     ndm_embedding_backward_args *a = &c->args.embedding_backward;
-    bool positions = case_option(&i, 2), scaled = case_option(&i, 2);
+    bool positions = case_option(&i, 2), scaled = case_option(&i, 2), part = case_option(&i, 2);
 
-    if (i >= 2 * CASE_SIZES)
+    if (i >= CASE_SIZES)
         return false;
     *a = (ndm_embedding_backward_args){.dout_dtype = c->activations,
                                        .scale = scaled ? 0.3f : 1.0f,
@@ -63,14 +63,20 @@ bool ndm_case_get_embedding_backward(int64_t i, ndm_case *c)
     case_range(IN(embedding_backward, ids, NDM_I32, 1, a->n, a->n), (double)a->first - 5,
                (double)(a->first + a->rows + 5));
     IN(embedding_backward, dout, c->activations, a->n, a->width, a->width);
-    OUT(embedding_backward, dtable, NDM_F32, a->rows, a->width, a->width);
+    if (part) { /* from within a row to within another, or the same one */
+        a->part_first = a->rows * a->width / 3;
+        a->part_count = (a->rows * a->width + 1) / 2;
+        OUT(embedding_backward, dtable, NDM_F32, 1, a->part_count, a->part_count);
+    } else {
+        OUT(embedding_backward, dtable, NDM_F32, a->rows, a->width, a->width);
+    }
     if (positions) {
         case_range(IN(embedding_backward, positions, NDM_I32, 1, a->n, a->n), 0, POSITIONS);
         OUT(embedding_backward, dposition_table, NDM_F32, POSITIONS, a->width, a->width);
     }
-    LABEL("embedding_backward n %lld C %lld rows %lld..+%lld positions %d scale %g",
-          (long long)a->n, (long long)a->width, (long long)a->first, (long long)a->rows, positions,
-          (double)a->scale);
+    LABEL("embedding_backward n %lld C %lld rows %lld..+%lld part %d positions %d scale %g",
+          (long long)a->n, (long long)a->width, (long long)a->first, (long long)a->rows, part,
+          positions, (double)a->scale);
     return true;
 }
 

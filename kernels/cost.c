@@ -295,6 +295,12 @@ static void price_copy(const pricing *p, int op, const ndm_sim_copy *c)
     }
 }
 
+/* Of its rows, as many as of the table. */
+static double part_of_table(const ndm_embedding_backward_args *e)
+{
+    return e->part_count > 0 ? (double)e->part_count / (double)(e->rows * e->width) : 1.0;
+}
+
 static void price_layer(const pricing *p, int op, const void *args)
 {
     const ndm_embedding_args *e = args;
@@ -315,7 +321,7 @@ static void price_layer(const pricing *p, int op, const void *args)
         add_bytes(p, 3.0 * act(p) * (double)(e->n * e->width));
         break;
     case NDM_OP_embedding_backward:
-        add_bytes(p, (act(p) + 8.0) * (double)(eb->n * eb->width));
+        add_bytes(p, (act(p) + 8.0) * (double)(eb->n * eb->width) * part_of_table(eb));
         break;
     case NDM_OP_norm:
     case NDM_OP_norm_backward:

@@ -41,15 +41,29 @@ static void add_row(float *to, const float *from, float scale, int64_t width)
                    lanes);
 }
 
+/* Columns [first, end) of a row of the table, or what of them dtable has. */
+static void add_table_row(const ndm_embedding_backward_args *a, int64_t row, const float *gradient,
+                          int64_t first, int64_t end)
+{
+    int64_t base = row * a->width - a->part_first; /* of column 0 in dtable */
+
+    if (a->part_count > 0) {
+        first = base + first < 0 ? -base : first;
+        end = base + end > a->part_count ? a->part_count - base : end;
+    }
+    if (first < end)
+        add_row(a->dtable + base + first, gradient + first, a->scale, end - first);
+}
+
 static void scatter_columns(const ndm_embedding_backward_args *a, int64_t first, int64_t end)
 {
     for (int64_t i = 0; i < a->n; i++) {
-        const float *gradient = ndm_fast_in(a->dout) + i * a->width + first;
+        const float *gradient = ndm_fast_in(a->dout) + i * a->width;
         int64_t row = a->ids[i] - a->first;
         if (row >= 0 && row < a->rows)
-            add_row(a->dtable + row * a->width + first, gradient, a->scale, end - first);
+            add_table_row(a, row, gradient, first, end);
         if (a->dposition_table && a->positions[i] >= 0 && a->positions[i] < a->position_rows)
-            add_row(a->dposition_table + a->positions[i] * a->width + first, gradient, 1.0f,
+            add_row(a->dposition_table + a->positions[i] * a->width + first, gradient + first, 1.0f,
                     end - first);
     }
 }

@@ -45,15 +45,18 @@ typedef struct ndm_embedding_args {
     ndm_dtype out_dtype;
 } ndm_embedding_args;
 
-/* dtable[id - first] += scale * dout, likewise dposition_table. Sums in row order. */
+/* dtable[id - first] += scale * dout, likewise dposition_table. Sums in row order. With part_count,
+ * dtable is a stretch of the [rows, C] elements, which need not begin or end with a row: what falls
+ * beside it is left out. */
 typedef struct ndm_embedding_backward_args {
     const int32_t *ids, *positions;
     const void *dout; /* [N, C] of dout_dtype */
     ndm_dtype dout_dtype;
     float scale;
     int64_t n, width, first, rows;
-    float *dtable;          /* [rows, C] */
-    float *dposition_table; /* or NULL */
+    float *dtable; /* [rows, C], or [part_count] elements of it from part_first on */
+    int64_t part_first, part_count; /* part_count 0: all of them */
+    float *dposition_table;         /* or NULL */
     int64_t position_rows;
 } ndm_embedding_backward_args;
 

@@ -77,6 +77,8 @@ ndm_status ndm_embedding_backward(ndm_stream *stream, const ndm_embedding_backwa
     COUNT("embedding_backward", rows, 0);
     COUNT("embedding_backward", first, 0);
     COUNT("embedding_backward", position_rows, 0);
+    COUNT("embedding_backward", part_first, 0);
+    COUNT("embedding_backward", part_count, 0);
     if (a.n == 0 || a.width == 0)
         return NDM_OK;
     POINTER("embedding_backward", ids);

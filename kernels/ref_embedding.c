@@ -20,24 +20,32 @@ ndm_status ndm_ref_embedding(const void *args)
     return NDM_OK;
 }
 
-static void add_row(float *table, int64_t row, ref_row gradient, float scale, int64_t width)
+/* To elements [from, to) of the table, which lie at `table`. */
+static void add_row(float *table, int64_t from, int64_t to, int64_t row, ref_row gradient,
+                    float scale, int64_t width)
 {
-    for (int64_t j = 0; j < width; j++)
-        table[row * width + j] += scale * ref_get(gradient, j);
+    for (int64_t j = 0; j < width; j++) {
+        int64_t at = row * width + j;
+        if (at >= from && at < to)
+            table[at - from] += scale * ref_get(gradient, j);
+    }
 }
 
 /* Row after row, in fp32: the order is part of the definition. */
 ndm_status ndm_ref_embedding_backward(const void *args)
 {
     const ndm_embedding_backward_args *a = args;
+    int64_t from = a->part_count > 0 ? a->part_first : 0;
+    int64_t to = a->part_count > 0 ? from + a->part_count : a->rows * a->width;
 
     for (int64_t i = 0; i < a->n; i++) {
         ref_row gradient = ref_row_of(a->dout, a->dout_dtype, i * a->width);
         int64_t row = a->ids[i] - a->first;
         if (row >= 0 && row < a->rows)
-            add_row(a->dtable, row, gradient, a->scale, a->width);
+            add_row(a->dtable, from, to, row, gradient, a->scale, a->width);
         if (a->dposition_table && a->positions[i] >= 0 && a->positions[i] < a->position_rows)
-            add_row(a->dposition_table, a->positions[i], gradient, 1.0f, a->width);
+            add_row(a->dposition_table, 0, a->position_rows * a->width, a->positions[i], gradient,
+                    1.0f, a->width);
     }
     return NDM_OK;
 }

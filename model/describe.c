@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A model's account of its collectives: each strategy's describe(), asked for every block and unit
  * with the numbers of uses that the run of a micro-batch makes of them. */
+#include <string.h>
+
 #include "model/model.h"
 
 /* What a strategy says of one use, and how often it is made in which direction. */
@@ -48,7 +50,9 @@ static void retell_unit(void *user, const ndm_traffic *said)
 {
     const retold *r = user;
 
-    if (said->kind != NDM_ALL_GATHER || said->direction == NDM_FORWARD) {
+    bool weights = said->kind == NDM_ALL_GATHER && strcmp(said->where, "unit") == 0;
+
+    if (!weights || said->direction == NDM_FORWARD) {
         tell(r, said, said->direction, 1);
         return;
     }

@@ -74,6 +74,8 @@ static ndm_status create_units(ndm_model *m, const ndm_fsdp_config *fsdp)
     ndm_block *head = &m->blocks[m->n_blocks - 1];
     if (m->config.tied) /* the head reads the embedding's table in the unit they share */
         head->param[W_EMBED] = m->blocks[0].param[W_EMBED];
+    else
+        NDM_TRY_OR(status, ndm_unit_expect_rows(m->blocks[0].unit, m->size.padded, m->dtype), done);
 done:
     free(unit_of);
     return status;

@@ -44,15 +44,14 @@ ndm_status ndm_embed_forward(const ndm_run *run)
                     NDM_DEVICE_TO_DEVICE);
 }
 
-ndm_status ndm_embed_backward(const ndm_run *run)
+static ndm_status add_to_table(const ndm_run *run, const void *dout)
 {
     ndm_model *m = run->model;
     const ndm_sizes *s = &m->size;
-    void *full = m->d_out ? m->d_out : m->grad;
     ndm_embedding_backward_args args = {
         .ids = m->grad_ids,
         .positions = m->positions,
-        .dout = full,
+        .dout = dout,
         .dout_dtype = m->dtype,
         .scale = m->config.embedding_scale,
         .n = s->padded,
@@ -64,9 +63,20 @@ ndm_status ndm_embed_backward(const ndm_run *run)
         .position_rows = m->config.max_positions,
     };
 
-    void *own;
+    return ndm_embedding_backward(m->context->compute, &args);
+}
+
+ndm_status ndm_embed_backward(const ndm_run *run)
+{
+    ndm_model *m = run->model;
+    ndm_unit *unit = run->block->unit;
+    void *full = m->d_out ? m->d_out : m->grad, *own;
+
     NDM_TRY(ndm_region_place_grad(m, &own));
     NDM_TRY(ndm_region_pass(m, NDM_REGION_OUT, NDM_BACKWARD, own, full));
     NDM_TRY(ndm_region_settle(m));
-    return ndm_embedding_backward(m->context->compute, &args);
+    if (ndm_unit_by_rows(unit))
+        return ndm_unit_grad_rows(unit, m->grad_ids, full, m->dtype, m->size.vocab_first,
+                                  m->config.embedding_scale, m->context->compute);
+    return add_to_table(run, full);
 }

@@ -15,6 +15,8 @@ static bool ddp_applies(const ndm_context *context, const ndm_fsdp_config *fsdp)
 static ndm_status reduce_grads(ndm_context *context, ndm_unit *unit, ndm_stream *stream)
 {
     (void)context;
+    if (ndm_unit_by_rows(unit))
+        return ndm_unit_reduce_rows(unit, stream);
     return ndm_unit_reduce_replicas(unit, unit->grad_slice, stream);
 }
 
@@ -25,6 +27,9 @@ static void describe(const ndm_context *context, const ndm_describe_args *args, 
 
     (void)context;
     if (!u)
+        return;
+    ndm_unit_describe_rows(u, "ddp", NDM_AXIS_DP_REPLICATE, emit, user);
+    if (ndm_unit_by_rows(u))
         return;
     int64_t n = ndm_comm_size(u->replicas),
             bytes = u->slice * (int64_t)ndm_dtype_bytes(u->fsdp.reduce_dtype);

@@ -29,6 +29,8 @@ static ndm_status reduce_grads(ndm_context *context, ndm_unit *unit, ndm_stream 
     float *target;
 
     (void)context;
+    if (ndm_unit_by_rows(unit))
+        return ndm_unit_reduce_rows(unit, stream);
     NDM_TRY(ndm_unit_grad_target(unit, &target, stream));
     NDM_TRY(ndm_unit_reduce_scatter(unit, target, stream));
     return ndm_unit_grad_merge(unit, stream);
@@ -57,9 +59,19 @@ void ndm_fsdp_describe(const ndm_context *context, const ndm_describe_args *args
     }
     if (again)
         emit(user, &t);
+    if (ndm_unit_by_rows(u))
+        return;
     t.kind = NDM_REDUCE_SCATTER;
     t.bytes = grads;
     emit(user, &t);
+}
+
+static void describe(const ndm_context *context, const ndm_describe_args *args, ndm_traffic_fn emit,
+                     void *user)
+{
+    ndm_fsdp_describe(context, args, emit, user);
+    if (args->unit)
+        ndm_unit_describe_rows(args->unit, "fsdp", NDM_AXES_DP_SHARD_CP, emit, user);
 }
 
 const ndm_strategy ndm_strategy_fsdp = {
@@ -70,5 +82,5 @@ const ndm_strategy ndm_strategy_fsdp = {
     .unit_enter = ndm_fsdp_unit_enter,
     .unit_leave = ndm_fsdp_unit_leave,
     .grads = reduce_grads,
-    .describe = ndm_fsdp_describe,
+    .describe = describe,
 };

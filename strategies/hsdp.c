@@ -16,6 +16,8 @@ static ndm_status reduce_grads(ndm_context *context, ndm_unit *unit, ndm_stream 
 {
     float *target;
 
+    if (ndm_unit_by_rows(unit))
+        return ndm_unit_reduce_rows(unit, stream);
     NDM_TRY(ndm_unit_grad_target(unit, &target, stream));
     NDM_TRY(ndm_unit_reduce_scatter(unit, target, stream));
     if (!unit->fsdp.defer_replicas)
@@ -34,6 +36,9 @@ static void describe(const ndm_context *context, const ndm_describe_args *args, 
 
     ndm_fsdp_describe(context, args, emit, user);
     if (!u)
+        return;
+    ndm_unit_describe_rows(u, "hsdp", NDM_AXES_DP_CP, emit, user);
+    if (ndm_unit_by_rows(u))
         return;
     int64_t n = ndm_comm_size(u->replicas),
             bytes = u->slice * (int64_t)ndm_dtype_bytes(u->fsdp.reduce_dtype);

@@ -123,6 +123,17 @@ typedef struct ndm_segment {
     bool counted;         /* this rank adds them to the global norm */
 } ndm_segment;
 
+/* How the gradient of a unit that is one table travels, where it comes by rows. */
+typedef struct ndm_unit_rows {
+    ndm_comm *comm;   /* dp x cp: all that have rows; NULL: it never comes by rows */
+    int64_t ranks, n; /* of comm; rows of a rank and micro-batch */
+    ndm_dtype wire;
+    ndm_pool_buffer
+        *buffer;   /* [n of all ranks, width] of wire, then their ids; NULL between uses */
+    int64_t first; /* id of the table's first row */
+    float scale;
+} ndm_unit_rows;
+
 struct ndm_unit {
     ndm_context *context;
     char *name;
@@ -149,6 +160,8 @@ struct ndm_unit {
     ndm_pool_buffer *gathered; /* [numel] of param_dtype; NULL while sharded, and with a window */
     ndm_pool_buffer
         *grads; /* [numel] fp32; NULL while there are none, or where grad_slice is the whole */
+
+    ndm_unit_rows rows;
 
     bool stale;                     /* the gathered array is older than the master */
     bool kept_valid;                /* kept is the current weights */
@@ -238,6 +251,26 @@ NDM_MUST_USE ndm_status ndm_unit_grad_target(ndm_unit *unit, float **target, ndm
 NDM_MUST_USE ndm_status ndm_unit_reduce_scatter(ndm_unit *unit, float *target, ndm_stream *stream);
 NDM_MUST_USE ndm_status ndm_unit_reduce_replicas(ndm_unit *unit, float *target, ndm_stream *stream);
 NDM_MUST_USE ndm_status ndm_unit_grad_merge(ndm_unit *unit, ndm_stream *stream);
+
+/* Gradients by rows (strategies/rows.c). A micro-batch touches few rows of a large table: instead
+ * of the whole one, cleared, added to and reduced, ranks exchange ids and rows, and each adds what
+ * falls into its slice, in the order of ranks and rows.
+ *
+ * Tells that each micro-batch's gradient of the unit is `n` rows of dtype, the same number on all
+ * ranks. Collective over: world. */
+NDM_MUST_USE ndm_status ndm_unit_expect_rows(ndm_unit *unit, int64_t n, ndm_dtype dtype);
+/* Whether it comes by rows in this step: where less travels so. The same on all ranks. */
+bool ndm_unit_by_rows(const ndm_unit *unit);
+/* Instead of adding to ndm_unit_grad(): ids, [n], and rows, [n, width], which may be overwritten by
+ * what follows on the stream. An id that is not in [first, first + rows of the table) has none. */
+NDM_MUST_USE ndm_status ndm_unit_grad_rows(ndm_unit *unit, const int32_t *ids, const void *rows,
+                                           ndm_dtype dtype, int64_t first, float scale,
+                                           ndm_stream *stream);
+/* Adds the rows of all ranks to grad_slice: all that the strategies for data have to do. */
+NDM_MUST_USE ndm_status ndm_unit_reduce_rows(ndm_unit *unit, ndm_stream *stream);
+/* The strategy's account of it; nothing if the unit's gradient does not come by rows. */
+void ndm_unit_describe_rows(const ndm_unit *unit, const char *strategy, ndm_axis_set axes,
+                            ndm_traffic_fn emit, void *user);
 
 /* Copies a slice-shaped device array, [slice], from or to a user's range function. */
 NDM_MUST_USE ndm_status ndm_unit_read_array(ndm_unit *unit, float *array, ndm_unit_range_fn read,

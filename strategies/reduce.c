@@ -97,7 +97,7 @@ ndm_status ndm_unit_grads_begin(ndm_unit *unit, ndm_stream *stream)
 {
     bool first = unit->context->micro_batch == 0 && !unit->in_backward;
 
-    if (first || !unit->grads_begun)
+    if ((first || !unit->grads_begun) && !ndm_unit_by_rows(unit))
         NDM_TRY(clear_grads(unit, stream));
     if (first)
         unit->grads_reduced = false;
@@ -108,13 +108,14 @@ ndm_status ndm_unit_grads_begin(ndm_unit *unit, ndm_stream *stream)
 ndm_status ndm_unit_reduce_grads(ndm_unit *unit, ndm_stream *stream)
 {
     ndm_context *c = unit->context;
+    bool waits = ndm_unit_defers(unit) && !ndm_unit_by_rows(unit);
 
     if (!unit->in_backward)
         NDM_FAIL(NDM_ERR_STATE, "unit %s has no gradients to reduce", unit->name);
     unit->in_backward = false;
     for (int64_t i = 0; i < unit->n_params; i++)
         NDM_TRY(fill_blank(unit, &unit->params[i], stream)); /* no product came */
-    if (ndm_unit_defers(unit) && !ndm_context_last_micro_batch(c))
+    if (waits && !ndm_context_last_micro_batch(c))
         return NDM_OK;
     NDM_TRY(ndm_event_record(unit->grads_ready, stream));
     NDM_TRY(ndm_stream_wait(c->reduce, unit->grads_ready));

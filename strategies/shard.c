@@ -50,7 +50,9 @@ void ndm_unit_forget(ndm_unit *u)
         u->gathered->taken = false;
     if (u->grads)
         u->grads->taken = false;
-    u->gathered = u->grads = NULL;
+    if (u->rows.buffer)
+        u->rows.buffer->taken = false;
+    u->gathered = u->grads = u->rows.buffer = NULL;
 }
 
 /* Reshards the oldest idle unit if as many as allowed are gathered; *room: whether there is place

@@ -49,7 +49,8 @@ typedef struct ndm_attention_call {
 /** One line of a strategy's account of its collectives, per unit or layer and step. */
 typedef struct ndm_traffic {
     const char *strategy;
-    const char *where; /**< "unit", "attention", "linear", "loss" */
+    const char
+        *where; /**< "unit", "rows" (gradients of a unit, by rows), "attention", "linear", "loss" */
     ndm_direction direction;
     ndm_collective kind;
     ndm_axis_set axes;

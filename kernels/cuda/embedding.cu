@@ -143,10 +143,16 @@ static __device__ __forceinline__ void add_places(const int *place, int begin, i
     }
 }
 
+/* Elements [from, to) of a table, which lie at `at`. */
+typedef struct table_part {
+    float *at;
+    int64_t from, to;
+} table_part;
+
 /* Block k works if the k-th place in order is the first of its row. */
 template <class T>
 __global__ void __launch_bounds__(EMBEDDING_BLOCK)
-    add_sorted_rows(row_order o, const T *dout, float scale, float *table, int64_t rows,
+    add_sorted_rows(row_order o, const T *dout, float scale, table_part part, int64_t rows,
                     int64_t width, bool vector)
 {
     const int *row = o.row[o.passes % 2], *place = o.place[o.passes % 2];
@@ -156,9 +162,12 @@ __global__ void __launch_bounds__(EMBEDDING_BLOCK)
         return;
     while (end < o.n && row[end] == row[begin])
         end++;
-    for (int64_t j = threadIdx.x * WIDE; j < width; j += EMBEDDING_BLOCK * WIDE) {
-        float *to = table + row[begin] * width + j, sum[WIDE];
-        int count = at_most(width - j, WIDE);
+    int64_t base = row[begin] * width; /* columns [left, right) of the row lie in the part */
+    int64_t left = base < part.from ? part.from - base : 0;
+    int64_t right = base + width > part.to ? part.to - base : width;
+    for (int64_t j = left + threadIdx.x * WIDE; j < right; j += EMBEDDING_BLOCK * WIDE) {
+        float *to = part.at + (base - part.from + j), sum[WIDE];
+        int count = at_most(right - j, WIDE);
         load_wide(to, count, vector, sum);
         add_places(place, begin, end, dout + j, width, count, vector, scale, sum);
         store_wide(to, count, vector, sum);
@@ -188,10 +197,10 @@ static row_order order_in(int *memory, int64_t n, int64_t rows)
 /* One table: the tokens', or that of positions. */
 static ndm_status add_to_table(ndm_stream *stream, const ndm_embedding_backward_args *a,
                                const int32_t *ids, int64_t first, int64_t rows, float scale,
-                               float *table, int *memory)
+                               table_part part, int *memory)
 {
     row_order o = order_in(memory, a->n, rows);
-    bool vector = ndm_cuda_aligned(a->dout, a->width) && ndm_cuda_aligned(table, 0);
+    bool vector = ndm_cuda_aligned(a->dout, a->width) && ndm_cuda_aligned(part.at, part.from);
     int threads = a->n > 4096 ? SORT_THREADS : SORT_THREADS / 4;
 
     NDM_TRY(ndm_cuda_launch(stream, "embedding_backward", sort_rows, dim3(1), threads, 0, o, ids,
@@ -200,13 +209,16 @@ static ndm_status add_to_table(ndm_stream *stream, const ndm_embedding_backward_
         using T = decltype(type);
         return ndm_cuda_launch(stream, "embedding_backward", add_sorted_rows<T>,
                                dim3((unsigned)a->n), EMBEDDING_BLOCK, 0, o, (const T *)a->dout,
-                               scale, table, rows, a->width, vector);
+                               scale, part, rows, a->width, vector);
     });
 }
 
 ndm_status ndm_cuda_embedding_backward(ndm_stream *stream, const void *args)
 {
     const ndm_embedding_backward_args *a = (const ndm_embedding_backward_args *)args;
+    table_part whole = {a->dtable, 0, a->rows * a->width};
+    table_part part = {a->dtable, a->part_first, a->part_first + a->part_count};
+    table_part positions = {a->dposition_table, 0, a->position_rows * a->width};
     void *memory;
 
     if (a->n > INT32_MAX / 4 || a->rows >= INT32_MAX)
@@ -215,10 +227,10 @@ ndm_status ndm_cuda_embedding_backward(ndm_stream *stream, const void *args)
                  (long long)a->rows);
     NDM_TRY(ndm_cuda_scratch(stream, 4 * a->n * (int64_t)sizeof(int), &memory));
     if (a->rows > 0)
-        NDM_TRY(
-            add_to_table(stream, a, a->ids, a->first, a->rows, a->scale, a->dtable, (int *)memory));
+        NDM_TRY(add_to_table(stream, a, a->ids, a->first, a->rows, a->scale,
+                             a->part_count > 0 ? part : whole, (int *)memory));
     if (!a->dposition_table)
         return NDM_OK;
-    return add_to_table(stream, a, a->positions, 0, a->position_rows, 1.0f, a->dposition_table,
+    return add_to_table(stream, a, a->positions, 0, a->position_rows, 1.0f, positions,
                         (int *)memory);
 }

@@ -152,6 +152,13 @@ static void embedding_backward_adds_repeats(void **state)
     const float expected[] = {103, 104, 106, 108};
     for (int i = 0; i < 4; i++)
         assert_near(dtable[i], expected[i], 0.0);
+    float stretch[] = {100, 100}; /* the second half of the first row, the first of the second */
+    args.dtable = stretch;
+    args.part_first = 1;
+    args.part_count = 2;
+    assert_ok(ndm_embedding_backward(STREAM, &args));
+    assert_near(stretch[0], 104, 0.0);
+    assert_near(stretch[1], 106, 0.0);
 }
 
 /* ---- norm ------------------------------------------------------------------------------------ */

@@ -11,9 +11,9 @@
 #include "core/text.h"
 #include "session.h"
 
-enum { RANKS = 8, STRATEGIES = 16, PLACES = 4, LAYER = 1 };
+enum { RANKS = 8, STRATEGIES = 16, PLACES = 5, LAYER = 1 };
 
-static const char *const places[PLACES] = {"unit", "linear", "attention", "loss"};
+static const char *const places[PLACES] = {"unit", "rows", "linear", "attention", "loss"};
 
 typedef struct entry {
     const char *how; /* beside the mesh; NULL: not in the table */
@@ -72,7 +72,7 @@ typedef struct traffic {
 /* Of one rank, or the largest over ranks. */
 typedef struct account {
     traffic of[STRATEGIES][PLACES][2][NDM_COLLECTIVE_COUNT];
-    ndm_axis_set axes[STRATEGIES];
+    ndm_axis_set axes[STRATEGIES][PLACES];
 } account;
 
 typedef struct totals {
@@ -101,11 +101,12 @@ static void on_traffic(void *user, const ndm_traffic *t)
 {
     account *a = user;
     int s = strategy_index(t->strategy);
-    traffic *sum = &a->of[s][place_index(t->where)][t->direction][t->kind];
+    int p = place_index(t->where);
+    traffic *sum = &a->of[s][p][t->direction][t->kind];
 
     sum->calls += t->calls;
     sum->bytes += t->bytes;
-    a->axes[s] = t->axes;
+    a->axes[s][p] = t->axes;
 }
 
 static totals said(const account *a, ndm_direction first, ndm_direction last)
@@ -243,6 +244,7 @@ static bool run_entry(const entry *e, MPI_Comm comm, account *layer, account *st
     int count = (int)(sizeof layer->of / sizeof(int64_t));
     MPI_Allreduce(MPI_IN_PLACE, layer->of, count, MPI_INT64_T, MPI_MAX, comm);
     MPI_Allreduce(MPI_IN_PLACE, step->of, count, MPI_INT64_T, MPI_MAX, comm);
+    MPI_Allreduce(MPI_IN_PLACE, step->axes, STRATEGIES * PLACES, MPI_UNSIGNED, MPI_MAX, comm);
     return good;
 }
 
@@ -307,7 +309,7 @@ static void add_rows(const entry *e, account *layer, account *step)
                 ndm_buffer_printf(&table, "|");
             first = false;
             ndm_buffer_printf(&table, " | %s: %s | %s", ndm_strategy_at(s)->name, places[p],
-                              ndm_axis_set_name(step->axes[s], axes, sizeof axes));
+                              ndm_axis_set_name(step->axes[s][p], axes, sizeof axes));
             add_cell(layer->of[s][p][NDM_FORWARD]);
             add_cell(layer->of[s][p][NDM_BACKWARD]);
             ndm_buffer_printf(&table, " | ");
