@@ -274,6 +274,38 @@ static ndm_status allocate_data(ndm_model *m)
     return allocate(m, (int64_t)sizeof(double), NDM_MEMORY_ACTIVATIONS, &m->loss);
 }
 
+/* Logits are gone when gradients flow down the layers, and outputs of activations, which lie over
+ * their gradient, before there are any: one place for all. What attention leaves in rows of padding
+ * must stay zero. A stack of others holds logits beside them. */
+static ndm_status allocate_over_logits(ndm_model *m)
+{
+    const ndm_sizes *s = &m->size;
+    bool apart = m->context->device->keeps_inputs, padding = s->rows != s->padded;
+    struct {
+        void **place;
+        int64_t numel;
+        bool over;
+    } arrays[] = {{&m->grad, s->local * s->hidden, true},
+                  {&m->d_att, s->padded * s->q_width, true},
+                  {&m->d_act, s->padded * s->ffn, true},
+                  {&m->d_qkv, s->padded * s->qkv_width, !padding}};
+    int64_t logits = s->chunk * s->vocab_rows, over = 0;
+
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        over += !apart && arrays[i].over ? round_up(arrays[i].numel, NDM_UNIT_ALIGN) : 0;
+    NDM_TRY(activations(m, over > logits ? over : logits, &m->logits));
+    over = 0;
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
+        if (apart || !arrays[i].over || !m->logits) {
+            NDM_TRY(activations(m, arrays[i].numel, arrays[i].place));
+            continue;
+        }
+        *arrays[i].place = ndm_model_at(m, m->logits, over);
+        over += round_up(arrays[i].numel, NDM_UNIT_ALIGN);
+    }
+    return NDM_OK;
+}
+
 static ndm_status allocate_shared(ndm_model *m)
 {
     const ndm_sizes *s = &m->size;
@@ -285,11 +317,10 @@ static ndm_status allocate_shared(ndm_model *m)
     NDM_TRY(floats(m, s->local, kind, &m->mean_final));
     NDM_TRY(floats(m, s->local, kind, &m->rstd_final));
     NDM_TRY(gathered_rows(m, &m->h_final));
-    NDM_TRY(activations(m, s->chunk * s->vocab_rows, &m->logits));
+    NDM_TRY(allocate_over_logits(m));
     NDM_TRY(floats(m, s->chunk * 4, kind, &m->stats));
     NDM_TRY(floats(m, tp > 1 ? tp * s->chunk * 4 : 0, kind, &m->stats_all));
     NDM_TRY(partial_rows(m, &m->branch));
-    NDM_TRY(activations(m, local, &m->grad));
     NDM_TRY(partial_rows(m, &m->d_full));
     if (s->local != s->padded)
         NDM_TRY(gathered_rows(m, &m->d_out));
@@ -298,9 +329,6 @@ static ndm_status allocate_shared(ndm_model *m)
         NDM_TRY(activations(m, local, &m->region.own_in));
         NDM_TRY(activations(m, local, &m->region.own_out));
     }
-    NDM_TRY(activations(m, s->padded * s->q_width, &m->d_att));
-    NDM_TRY(activations(m, s->padded * s->qkv_width, &m->d_qkv));
-    NDM_TRY(activations(m, s->padded * s->ffn, &m->d_act));
     NDM_TRY(floats(m, s->batch * s->heads * s->tokens, kind, &m->delta));
     return allocate(m, ndm_norm_workspace_bytes(s->hidden), NDM_MEMORY_WORKSPACE, &m->workspace);
 }

