@@ -24,16 +24,18 @@ typedef struct ndm_pool_buffer {
     void *window;     /* the whole window, with shared */
     ndm_event *last_use;
     bool taken;
+    bool lent; /* to something smaller, at the last taking */
     struct ndm_pool_buffer *next;
 } ndm_pool_buffer;
 
-/* Takes a free buffer of exactly these bytes and kind, or makes one; `stream` waits for its last
- * use. */
+/* Takes a free buffer of this kind and of nearly these bytes, or makes one; `stream` waits for its
+ * last use. */
 NDM_MUST_USE ndm_status ndm_pool_take(ndm_context *context, int64_t bytes, ndm_memory_kind kind,
                                       ndm_stream *stream, ndm_pool_buffer **buffer);
 /* The same in a window that the members of `comm` share, where the backend has them: collectives
- * then read it in place. Two of a size take turns within a micro-batch, so that nobody waits for
- * the collective that reads the one before. Collective over: comm. */
+ * then read it in place. Two take turns within a micro-batch, so that nobody waits for the
+ * collective that reads the one before; the second may be a larger one that is free. Collective
+ * over: comm. */
 NDM_MUST_USE ndm_status ndm_pool_take_shared(ndm_context *context, ndm_comm *comm, int64_t bytes,
                                              ndm_memory_kind kind, ndm_stream *stream,
                                              ndm_pool_buffer **buffer);

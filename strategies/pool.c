@@ -67,27 +67,49 @@ static bool fits(const ndm_pool_buffer *b, int64_t bytes)
     return b->bytes >= bytes && b->bytes - bytes <= bytes / SLACK;
 }
 
-/* Ranks take and give in the same order, so they find the same buffer free. */
-static ndm_status take(ndm_context *context, ndm_comm *comm, int64_t bytes, ndm_memory_kind kind,
-                       ndm_stream *stream, const ndm_pool_buffer *busy, ndm_pool_buffer **buffer)
+/* A free one of nearly the size, or of more, that is not `busy`. Ranks take and give in the same
+ * order, so they find the same. */
+static ndm_pool_buffer *find(const ndm_context *context, const ndm_pool_buffer *wanted, bool more,
+                             const ndm_pool_buffer *busy)
 {
     ndm_pool_buffer *b = context->pool;
 
-    while (b && (b->taken || b == busy || !fits(b, bytes) || b->kind != kind || b->shared != comm))
+    while (b && (b->taken || b == busy || b->kind != wanted->kind || b->shared != wanted->shared ||
+                 (more ? b->bytes <= wanted->bytes : !fits(b, wanted->bytes))))
         b = b->next;
-    if (b)
-        NDM_TRY(ndm_stream_wait(stream, b->last_use));
-    else
-        NDM_TRY(buffer_create(context, comm, bytes, kind, &b));
+    return b;
+}
+
+static ndm_status use(ndm_pool_buffer *b, int64_t bytes, ndm_stream *stream,
+                      ndm_pool_buffer **buffer)
+{
+    NDM_TRY(ndm_stream_wait(stream, b->last_use));
     b->taken = true;
+    b->lent = !fits(b, bytes);
     *buffer = b;
     return NDM_OK;
 }
 
+static ndm_status make(ndm_context *context, const ndm_pool_buffer *wanted,
+                       ndm_pool_buffer **buffer)
+{
+    NDM_TRY(buffer_create(context, wanted->shared, wanted->bytes, wanted->kind, buffer));
+    (*buffer)->taken = true;
+    return NDM_OK;
+}
+
+/* The head's buffer lies idle until the embedding's gradients: a layer that would need one more
+ * takes it. When its owner comes next, that one waits, since another would be made for nothing. */
 ndm_status ndm_pool_take_shared(ndm_context *context, ndm_comm *comm, int64_t bytes,
                                 ndm_memory_kind kind, ndm_stream *stream, ndm_pool_buffer **buffer)
 {
-    NDM_TRY(take(context, comm, bytes, kind, stream, context->latest, buffer));
+    const ndm_pool_buffer wanted = {.bytes = bytes, .kind = kind, .shared = comm};
+    const ndm_pool_buffer *latest = context->latest;
+    ndm_pool_buffer *b = find(context, &wanted, false, latest && latest->lent ? NULL : latest);
+
+    if (!b && !context->device->others_schedule)
+        b = find(context, &wanted, true, latest);
+    NDM_TRY(b ? use(b, bytes, stream, buffer) : make(context, &wanted, buffer));
     context->latest = *buffer;
     return NDM_OK;
 }
@@ -95,7 +117,10 @@ ndm_status ndm_pool_take_shared(ndm_context *context, ndm_comm *comm, int64_t by
 ndm_status ndm_pool_take(ndm_context *context, int64_t bytes, ndm_memory_kind kind,
                          ndm_stream *stream, ndm_pool_buffer **buffer)
 {
-    return take(context, NULL, bytes, kind, stream, NULL, buffer);
+    const ndm_pool_buffer wanted = {.bytes = bytes, .kind = kind};
+    ndm_pool_buffer *b = find(context, &wanted, false, NULL);
+
+    return b ? use(b, bytes, stream, buffer) : make(context, &wanted, buffer);
 }
 
 ndm_status ndm_pool_give(ndm_pool_buffer *buffer, ndm_stream *stream)
