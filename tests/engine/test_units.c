@@ -184,13 +184,15 @@ static void case_33_no_buffer_is_reused_before_its_collective_is_done(void **sta
             }
 }
 
-/* The buffer that a rank takes for so many bytes, and gives back. */
-static ndm_pool_buffer *borrow(const fleet *f, int64_t bytes)
+/* The buffer that a rank takes for so many bytes, of its own or of comm, and gives back. */
+static ndm_pool_buffer *borrow(const fleet *f, ndm_comm *comm, int64_t bytes)
 {
+    const ndm_memory_kind kind = NDM_MEMORY_GRADIENTS;
     ndm_stream *stream = ndm_context_stream(f->context);
     ndm_pool_buffer *b;
 
-    must(ndm_pool_take(f->context, bytes, NDM_MEMORY_GRADIENTS, stream, &b));
+    must(comm ? ndm_pool_take_shared(f->context, comm, bytes, kind, stream, &b)
+              : ndm_pool_take(f->context, bytes, kind, stream, &b));
     must(ndm_pool_give(b, stream));
     return b;
 }
@@ -203,26 +205,15 @@ static void a_buffer_serves_what_is_a_little_smaller(void **state)
 
     (void)state;
     open_fleet(&f, 1, ndm_world_size(world), backends[0], &fsdp, 0);
-    const ndm_pool_buffer *head = borrow(&f, 1000000);
-    check_all(borrow(&f, 999000) == head);
-    check_all(borrow(&f, 1000001) != head);
-    check_all(borrow(&f, 500000) != head);
+    const ndm_pool_buffer *head = borrow(&f, NULL, 1000000);
+    check_all(borrow(&f, NULL, 999000) == head);
+    check_all(borrow(&f, NULL, 1000001) != head);
+    check_all(borrow(&f, NULL, 500000) != head);
     close_fleet(&f);
 }
 
-static ndm_pool_buffer *borrow_shared(const fleet *f, int64_t bytes)
-{
-    ndm_stream *stream = ndm_context_stream(f->context);
-    ndm_pool_buffer *b;
-
-    must(ndm_pool_take_shared(f->context, f->units[0]->shard, bytes, NDM_MEMORY_GRADIENTS, stream,
-                              &b));
-    must(ndm_pool_give(b, stream));
-    return b;
-}
-
 /* The gradients of a head, of layers and of an embedding: two buffers, of which layers take turns.
- */
+ * Where none is larger, layers have two of their own. */
 static void a_larger_buffer_is_lent_instead_of_a_second(void **state)
 {
     const ndm_fsdp_config fsdp = NDM_FSDP_CONFIG_INIT;
@@ -230,28 +221,15 @@ static void a_larger_buffer_is_lent_instead_of_a_second(void **state)
 
     (void)state;
     open_fleet(&f, 1, ndm_world_size(world), backends[0], &fsdp, 0);
-    const ndm_pool_buffer *head = borrow_shared(&f, 1000000), *layer = borrow_shared(&f, 400000);
-    check_all(layer != head);
-    check_all(borrow_shared(&f, 400000) == head);
-    check_all(borrow_shared(&f, 400000) == layer);
-    check_all(borrow_shared(&f, 400000) == head);
-    check_all(borrow_shared(&f, 999000) == head);
-    close_fleet(&f);
-}
-
-/* Where none is larger, two of a size take turns. */
-static void two_buffers_of_a_size_take_turns(void **state)
-{
-    const ndm_fsdp_config fsdp = NDM_FSDP_CONFIG_INIT;
-    fleet f;
-
-    (void)state;
-    open_fleet(&f, 1, ndm_world_size(world), backends[0], &fsdp, 0);
-    const ndm_pool_buffer *head = borrow_shared(&f, 300000), *layer = borrow_shared(&f, 400000),
-                          *next = borrow_shared(&f, 400000);
-    check_all(next != layer && next != head);
-    check_all(borrow_shared(&f, 400000) == layer);
-    check_all(borrow_shared(&f, 400000) == next);
+    ndm_comm *comm = f.units[0]->shard;
+    const ndm_pool_buffer *head = borrow(&f, comm, 1000000), *layer = borrow(&f, comm, 400000);
+    check_all(layer != head && borrow(&f, comm, 400000) == head);
+    check_all(borrow(&f, comm, 400000) == layer);
+    check_all(borrow(&f, comm, 400000) == head);
+    check_all(borrow(&f, comm, 999000) == head);
+    const ndm_pool_buffer *large = borrow(&f, comm, 2000000), *next = borrow(&f, comm, 2000000);
+    check_all(large != next && borrow(&f, comm, 2000000) == large);
+    check_all(borrow(&f, comm, 2000000) == next);
     close_fleet(&f);
 }
 
@@ -501,7 +479,6 @@ int main(void)
         cmocka_unit_test(case_33_no_buffer_is_reused_before_its_collective_is_done),
         cmocka_unit_test(a_buffer_serves_what_is_a_little_smaller),
         cmocka_unit_test(a_larger_buffer_is_lent_instead_of_a_second),
-        cmocka_unit_test(two_buffers_of_a_size_take_turns),
         cmocka_unit_test(case_33_training_is_the_same_when_completion_is_late),
         cmocka_unit_test(case_11_not_finite_is_seen_by_all_before_the_update),
     };
