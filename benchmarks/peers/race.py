@@ -10,6 +10,7 @@ import argparse
 import array
 import json
 import os
+import pathlib
 import random
 import statistics
 import subprocess
@@ -21,7 +22,6 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 AXES = ("dp_replicate", "dp_shard", "cp", "tp")
 SKIPPED = 77
-WATCHING = 0.005  # of the time, at most: what reads a run's memory takes it from the run
 LOSS_LIMIT = 1e-4  # relative; fp32 drifts apart by some 1e-6 in a few steps
 
 # preset: model, tokens of a sample, samples of a data-parallel rank, measured steps
@@ -156,24 +156,32 @@ def pss_mib(root):
     return total / 1024
 
 
-def watch(process, memory):
-    """Counting pages stops whoever owns them: 20 ms of 4 GiB, which is 4 % of two threads' step if done twice a second."""
-    while process.poll() is None:
-        begin = time.monotonic()
+def steps_done(path):
+    try:
+        with open(path, encoding="utf-8") as f:
+            return f.read().count('"step"')
+    except FileNotFoundError:
+        return 0
+
+
+def watch(process, steps, until, memory):
+    """The most while there are fewer than `until` steps: two at least, since a first one begins without an optimizer's state. Counting pages
+    stops whoever owns them, for 20 ms of 4 GiB: not in steps that are measured."""
+    while process.poll() is None and steps_done(steps) < until:
         memory[0] = max(memory[0], pss_mib(process.pid))
-        time.sleep(max(0.5, (time.monotonic() - begin) / WATCHING))
+        time.sleep(0.2)
 
 
-def run_child(command, timeout):
-    """stdout, wall seconds, most memory in MiB."""
+def run_child(command, timeout, steps, until, out):
+    """Wall seconds, and the most memory in MiB before step `until` + 1; `steps`: the file that tells of steps, `out`: for what it prints."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("NDM_")}
     start, memory = time.monotonic(), [0.0]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               stdin=subprocess.DEVNULL, env=environment)
-    watcher = threading.Thread(target=watch, args=(process, memory))
+    with open(out, "w", encoding="utf-8") as f:
+        process = subprocess.Popen(command, stdout=f, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL, env=environment)
+    watcher = threading.Thread(target=watch, args=(process, steps, until, memory))
     watcher.start()
     try:
-        out, err = process.communicate(timeout=timeout)
+        _, err = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired as e:
         process.terminate()
         process.communicate()
@@ -183,7 +191,7 @@ def run_child(command, timeout):
     if process.returncode != 0:
         last = (err.strip().splitlines() or ["no message"])[-1]
         raise RuntimeError(f"exit code {process.returncode}: {last}")
-    return out, time.monotonic() - start, memory[0]
+    return time.monotonic() - start, memory[0]
 
 
 def steps_of(text):
@@ -193,19 +201,20 @@ def steps_of(text):
 
 def measure(a, runner, run, shape, folder):
     """One run as a record; "error" says why there is none."""
-    metrics = os.path.join(folder, "metrics.jsonl")
+    metrics, out = os.path.join(folder, "metrics.jsonl"), os.path.join(folder, "out.txt")
     if runner == "ndmesh":
         command = ndmesh_command(a, run, shape, metrics)
     else:
         command = torch_command(a, run, shape, runner == "torch compiled")
     try:
-        out, seconds, memory = run_child(command, a.timeout)
+        for old in (metrics, out):
+            pathlib.Path(old).unlink(missing_ok=True)
+        lines = metrics if runner == "ndmesh" else out
+        seconds, memory = run_child(command, a.timeout, lines, max(2, a.warmup_steps), out)
+        with open(lines, encoding="utf-8") as f:
+            steps = steps_of(f.read())
     except (RuntimeError, OSError) as e:
         return {"error": str(e)}
-    if runner == "ndmesh":
-        with open(metrics, encoding="utf-8") as f:
-            out = f.read()
-    steps = steps_of(out)
     if len(steps) != run["steps"]:
         return {"error": f"{len(steps)} steps of {run['steps']}"}
     return {"ms": statistics.median(s["step_ms"] for s in steps[a.warmup_steps:]),
