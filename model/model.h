@@ -201,6 +201,12 @@ static inline void *ndm_run_slot(const ndm_run *run, ndm_slot slot)
     return run->model->slots[slot][run->block->layer];
 }
 
+/* Where a backward writes what its op wrote in the forward, or NULL. */
+static inline void *ndm_run_remade(const ndm_run *run, ndm_slot slot)
+{
+    return run->model->keeping[slot] == NDM_MADE_BY_BACKWARD ? ndm_run_slot(run, slot) : NULL;
+}
+
 static inline bool ndm_block_has(const ndm_block *block, ndm_weight w)
 {
     return block->param[w] >= 0;

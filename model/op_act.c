@@ -24,7 +24,6 @@ ndm_status ndm_op_act_backward(const ndm_run *run, const ndm_model_op *op)
 {
     const ndm_model *m = run->model;
     void *x = ndm_run_slot(run, op->in);
-    bool makes = m->keeping[op->out] == NDM_MADE_BY_BACKWARD;
     ndm_act_backward_args args = {
         .activation = m->config.activation,
         .gated = m->config.gated,
@@ -32,7 +31,7 @@ ndm_status ndm_op_act_backward(const ndm_run *run, const ndm_model_op *op)
         .x = x,
         .dy = m->d_act,
         .dx = x,
-        .y = makes ? ndm_run_slot(run, op->out) : NULL,
+        .y = ndm_run_remade(run, op->out),
         .n = m->size.padded,
         .width = m->size.ffn,
         .x_stride = m->size.gu_width,

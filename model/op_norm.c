@@ -53,8 +53,7 @@ ndm_status ndm_op_norm_forward(const ndm_run *run, const ndm_model_op *op)
 ndm_status ndm_op_norm_backward(const ndm_run *run, const ndm_model_op *op)
 {
     ndm_model *m = run->model;
-    bool layer_norm = m->config.norm == NDM_NORM_LAYER,
-         makes = m->keeping[op->out] == NDM_MADE_BY_BACKWARD;
+    bool layer_norm = m->config.norm == NDM_NORM_LAYER;
     ndm_norm_backward_args args = {
         .layer_norm = layer_norm,
         .x_dtype = m->dtype,
@@ -70,7 +69,7 @@ ndm_status ndm_op_norm_backward(const ndm_run *run, const ndm_model_op *op)
         .n = m->size.local,
         .width = m->size.hidden,
         .dx = m->grad,
-        .y = makes ? ndm_run_slot(run, op->out) : NULL,
+        .y = ndm_run_remade(run, op->out),
         .dweight = ndm_block_grad(run->block, op->w[0]),
         .dbias = ndm_block_grad(run->block, bias_of(op->w[0])),
         .workspace = m->workspace,

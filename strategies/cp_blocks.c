@@ -53,31 +53,34 @@ ndm_status ndm_cp_split(const ndm_cp_job *job, float *blocks, const ndm_cp_plane
     return NDM_OK;
 }
 
-ndm_status ndm_cp_pack_pairs(const ndm_cp_job *job, float *block)
+/* Own rows first .. first + n, to rows [k | v] and their places. */
+static ndm_status copy_pairs(const ndm_cp_job *job, int64_t first, int64_t n, float *pairs,
+                             float *places)
 {
     const ndm_attention_call *c = job->call;
     int64_t width = ndm_cp_words(job->dtype, job->pair_width), half = width / 2;
-    int64_t stride = ndm_cp_words(job->dtype, c->qkv_stride), rows = job->sizes.rows;
+    int64_t stride = ndm_cp_words(job->dtype, c->qkv_stride), from = first * stride;
 
-    NDM_TRY(ndm_cp_copy(job->stream, c->k, stride, block, width, rows, half));
-    NDM_TRY(ndm_cp_copy(job->stream, c->v, stride, block + half, width, rows, half));
-    return ndm_cp_copy(job->stream, c->index, rows, block + rows * width, rows, 1, rows);
+    NDM_TRY(ndm_cp_copy(job->stream, (const float *)c->k + from, stride, pairs, width, n, half));
+    NDM_TRY(
+        ndm_cp_copy(job->stream, (const float *)c->v + from, stride, pairs + half, width, n, half));
+    return ndm_cp_copy(job->stream, c->index + first, n, places, n, 1, n);
+}
+
+ndm_status ndm_cp_pack_pairs(const ndm_cp_job *job, float *block)
+{
+    int64_t rows = job->sizes.rows, width = ndm_cp_words(job->dtype, job->pair_width);
+
+    return copy_pairs(job, 0, rows, block, block + rows * width);
 }
 
 ndm_status ndm_cp_place_pairs(const ndm_cp_job *job, const ndm_cp_plane planes[2])
 {
-    const ndm_attention_call *c = job->call;
-    int64_t width = ndm_cp_words(job->dtype, job->pair_width), half = width / 2, t = c->tokens;
-    int64_t stride = ndm_cp_words(job->dtype, c->qkv_stride), cp = job->sizes.cp;
+    int64_t t = job->call->tokens, width = ndm_cp_words(job->dtype, job->pair_width);
 
-    for (int64_t b = 0; b < c->batch; b++) {
-        int64_t row = (b * cp + ndm_comm_index(job->comm)) * t;
-        float *to = planes[0].whole + row * width;
-        NDM_TRY(ndm_cp_copy(job->stream, (const float *)c->k + b * t * stride, stride, to, width, t,
-                            half));
-        NDM_TRY(ndm_cp_copy(job->stream, (const float *)c->v + b * t * stride, stride, to + half,
-                            width, t, half));
-        NDM_TRY(ndm_cp_copy(job->stream, c->index + b * t, t, planes[1].whole + row, t, 1, t));
+    for (int64_t b = 0; b < job->call->batch; b++) {
+        int64_t row = (b * job->sizes.cp + ndm_comm_index(job->comm)) * t;
+        NDM_TRY(copy_pairs(job, b * t, t, planes[0].whole + row * width, planes[1].whole + row));
     }
     return NDM_OK;
 }

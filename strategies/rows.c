@@ -4,7 +4,8 @@
  * All ranks that split tokens gather ids and rows, and each adds those that fall into its slice of
  * the flat array, which may begin and end within a row. Every rank has the same rows in the same
  * order, so the sums are the same bits on every replica and in every run. With n ranks of N rows of
- * width C, (n - 1) N C elements are received, and of a table of V rows V C for a reduce-scatter. */
+ * width C, (n - 1) N C elements are received; by a reduce-scatter of a table of V rows it would be
+ * (n - 1) V C / n. */
 #include "core/dtype.h"
 #include "strategies/internal.h"
 
