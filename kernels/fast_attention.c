@@ -61,9 +61,9 @@ static void enter(forward_task *f, int64_t item)
     (t, ndm_fast_in(a->v) + row * a->v_stride + column, a->v_stride, a->tk, 1.0f, f->values);
 }
 
-static void make_scores(const forward_task *f, const query_tile *q, const chunk *c)
+static void make_scores(forward_task *f, const query_tile *q, const chunk *c)
 {
-    const attention_task *t = &f->task;
+    attention_task *t = &f->task;
     micro_args m = {.k = t->a->head_dim,
                     .a = f->queries,
                     .ars = t->padded,
@@ -76,7 +76,7 @@ static void make_scores(const forward_task *f, const query_tile *q, const chunk 
         m.b = f->key_panels + c->tile[i] * ATTENTION_TILE * t->padded;
         m.c = f->scores + i * ATTENTION_TILE;
         NDM_FAST(attention_product)
-        (q->rows, ATTENTION_TILE / VL, &m, c->halves[i] ? TRIANGLE_C : TRIANGLE_NONE);
+        (q->rows, ATTENTION_TILE / VL, &m, c->halves[i] ? TRIANGLE_C : TRIANGLE_NONE, &t->ahead);
         for (int64_t r = 0; r < q->rows && c->seen[i] == SEES_SOME; r++)
             for (int64_t j = 0; j < attention_keys(r, c->halves[i] && i == c->count - 1); j += VL) {
                 float *s = m.c + r * SCORES_LD + j;
@@ -122,7 +122,7 @@ static void soften(forward_task *f, const query_tile *q, const chunk *c)
 }
 
 /* Adjacent tiles go together: half the loads and stores of the sums. */
-static void add_values(const forward_task *f, const query_tile *q, const chunk *c)
+static void add_values(forward_task *f, const query_tile *q, const chunk *c)
 {
     int64_t width = f->task.padded, run;
     micro_args m = {.ars = SCORES_LD,
@@ -141,7 +141,8 @@ static void add_values(const forward_task *f, const query_tile *q, const chunk *
         m.a = f->scores + i * ATTENTION_TILE;
         m.b = f->values + c->tile[i] * ATTENTION_TILE * width;
         NDM_FAST(attention_product)
-        (q->rows, width / VL, &m, c->halves[i + run - 1] ? TRIANGLE_A : TRIANGLE_NONE);
+        (q->rows, width / VL, &m, c->halves[i + run - 1] ? TRIANGLE_A : TRIANGLE_NONE,
+         &f->task.ahead);
         m.add = true;
     }
 }
@@ -173,6 +174,18 @@ static void write_rows(const forward_task *f, const query_tile *q, int64_t head)
         a->lse[(t->b * a->heads + head) * a->tq + i] = blind ? -INFINITY
                                                              : f->max[r] + logf(f->total[r]);
     }
+}
+
+/* What this tile writes, and what the next one reads. */
+static void look_ahead(forward_task *f, query_place place, int64_t first, int64_t step)
+{
+    attention_task *t = &f->task;
+    const ndm_attention_args *a = t->a;
+
+    t->ahead = (tile_ahead){0};
+    NDM_FAST(attention_ahead)(t, place, ndm_fast_in(a->out), a->out_stride);
+    if (NDM_FAST(attention_next)(t, &place, first, step))
+        NDM_FAST(attention_ahead)(t, place, ndm_fast_in(a->q), a->q_stride);
 }
 
 static void run_queries(forward_task *f, int64_t head, int64_t tile)
@@ -212,8 +225,11 @@ static void run_task(forward_task *f, int64_t item, int64_t part, int64_t splits
 
     enter(f, item);
     for (int64_t g = 0; g < t->group; g++)
-        for (int64_t tile = part; tile < attention_tiles(t->a->tq); tile += splits)
-            run_queries(f, t->kv_head * t->group + g, tile);
+        for (int64_t tile = part; tile < attention_tiles(t->a->tq); tile += splits) {
+            query_place place = {t->kv_head * t->group + g, tile};
+            look_ahead(f, place, part, splits);
+            run_queries(f, place.head, tile);
+        }
 }
 
 ndm_status NDM_FAST(attention)(const void *args)

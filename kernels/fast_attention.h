@@ -34,6 +34,7 @@ typedef struct attention_task {
     int64_t key_tiles;
     int32_t *key_index; /* [key_tiles * 64]; INT32_MAX = padding */
     key_range *range;   /* [key_tiles] */
+    tile_ahead ahead;   /* rows of the next tile of queries, and those that this one writes */
 } attention_task;
 
 /* A heap that is one block of the thread's scratch; base NULL measures. */
@@ -71,8 +72,22 @@ bool NDM_FAST(attention_halves)(const attention_task *task, const query_tile *qu
 
 /* NDM_FAST(tile)(), without the quarter that is zero or that nobody needs: that part of a
  * triangular C is left as it is. */
-void NDM_FAST(attention_product)(int64_t rows, int64_t vectors, const micro_args *m,
-                                 triangle which);
+void NDM_FAST(attention_product)(int64_t rows, int64_t vectors, const micro_args *m, triangle which,
+                                 tile_ahead *ahead);
+
+/* A tile of queries of one head. */
+typedef struct query_place {
+    int64_t head, tile;
+} query_place;
+
+/* The tile after this one among those first, first + step, ... of each head of the group. Returns
+ * whether there is one. */
+bool NDM_FAST(attention_next)(const attention_task *task, query_place *place, int64_t first,
+                              int64_t step);
+
+/* Lets the products that follow fetch a tile of an array of queries, its heads side by side. */
+void NDM_FAST(attention_ahead)(attention_task *task, query_place place, const float *rows,
+                               int64_t stride);
 
 /* Keys of a tile that query r looks at: half of them in the first half of a triangle. */
 static inline int64_t attention_keys(int64_t r, bool halves)

@@ -112,8 +112,7 @@ static void make_p_and_ds(const backward_task *t, const query_tile *q, int64_t k
 }
 
 /* Scores into p and dout v' into ds, for a tile of keys. */
-static void make_scores(const backward_task *t, const query_tile *q, int64_t key_tile,
-                        triangle which)
+static void make_scores(backward_task *t, const query_tile *q, int64_t key_tile, triangle which)
 {
     int64_t width = t->task.padded, panel = key_tile * ATTENTION_TILE * width;
     micro_args m = {.k = t->task.a->head_dim,
@@ -126,14 +125,14 @@ static void make_scores(const backward_task *t, const query_tile *q, int64_t key
                     .c = t->p,
                     .ldc = ATTENTION_TILE};
 
-    NDM_FAST(attention_product)(q->rows, ATTENTION_TILE / VL, &m, which);
+    NDM_FAST(attention_product)(q->rows, ATTENTION_TILE / VL, &m, which, &t->task.ahead);
     m.a = t->dout;
     m.b = t->value_panels + panel;
     m.c = t->ds;
-    NDM_FAST(attention_product)(q->rows, ATTENTION_TILE / VL, &m, which);
+    NDM_FAST(attention_product)(q->rows, ATTENTION_TILE / VL, &m, which, &t->task.ahead);
 }
 
-static void run_pair(const backward_task *t, const query_tile *q, int64_t key_tile, sight seen,
+static void run_pair(backward_task *t, const query_tile *q, int64_t key_tile, sight seen,
                      const backward_pass *pass, bool first)
 {
     int64_t width = t->task.padded, vectors = width / VL, at = key_tile * ATTENTION_TILE * width;
@@ -164,16 +163,18 @@ static void run_pair(const backward_task *t, const query_tile *q, int64_t key_ti
     make_p_and_ds(t, q, key_tile, seen == SEES_SOME, halves);
     if (pass->dkv) {
         NDM_FAST(attention_product)
-        (ATTENTION_TILE, vectors, &transposed, halves ? TRIANGLE_AT : TRIANGLE_NONE);
+        (ATTENTION_TILE, vectors, &transposed, halves ? TRIANGLE_AT : TRIANGLE_NONE,
+         &t->task.ahead);
         transposed.a = t->ds;
         transposed.b = t->queries;
         transposed.c = t->dk + at;
         NDM_FAST(attention_product)
-        (ATTENTION_TILE, vectors, &transposed, halves ? TRIANGLE_AT : TRIANGLE_NONE);
+        (ATTENTION_TILE, vectors, &transposed, halves ? TRIANGLE_AT : TRIANGLE_NONE,
+         &t->task.ahead);
     }
     if (pass->dq)
         NDM_FAST(attention_product)
-    (q->rows, vectors, &plain, halves ? TRIANGLE_A : TRIANGLE_NONE);
+    (q->rows, vectors, &plain, halves ? TRIANGLE_A : TRIANGLE_NONE, &t->task.ahead);
 }
 
 /* rows of `stride` = or += from[count, padded] */
@@ -190,6 +191,23 @@ static void write_rows(const attention_task *task, const float *from, int64_t co
             vf_store_n(rows + i * stride + d, value, lanes);
         }
     }
+}
+
+/* What this tile writes, and what the next one reads. */
+static void look_ahead(backward_task *t, query_place place, const backward_pass *pass)
+{
+    const ndm_attention_backward_args *b = t->args;
+    const ndm_attention_args *a = t->task.a;
+
+    t->task.ahead = (tile_ahead){0};
+    if (pass->dq)
+        NDM_FAST(attention_ahead)(&t->task, place, ndm_fast_in(b->dq), b->dq_stride);
+    if (!NDM_FAST(attention_next)(&t->task, &place, pass->first_query, pass->query_step))
+        return;
+    NDM_FAST(attention_ahead)(&t->task, place, ndm_fast_in(a->q), a->q_stride);
+    NDM_FAST(attention_ahead)(&t->task, place, ndm_fast_in(b->dout), b->dout_stride);
+    if (pass->dq && b->make_delta)
+        NDM_FAST(attention_ahead)(&t->task, place, ndm_fast_in(a->out), a->out_stride);
 }
 
 static void run_queries(backward_task *t, int64_t head, int64_t tile, const backward_pass *pass)
@@ -247,8 +265,11 @@ static void run_task(backward_task *t, int64_t item, const backward_pass *pass)
     enter(t, item);
     for (int64_t g = 0; g < task->group; g++)
         for (int64_t tile = pass->first_query; tile < attention_tiles(task->a->tq);
-             tile += pass->query_step)
-            run_queries(t, task->kv_head * task->group + g, tile, pass);
+             tile += pass->query_step) {
+            query_place place = {task->kv_head * task->group + g, tile};
+            look_ahead(t, place, pass);
+            run_queries(t, place.head, tile, pass);
+        }
     if (pass->dkv)
         write_keys(t, pass);
 }

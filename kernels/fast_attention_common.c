@@ -99,13 +99,14 @@ bool NDM_FAST(attention_halves)(const attention_task *task, const query_tile *qu
     return high < low;
 }
 
-void NDM_FAST(attention_product)(int64_t rows, int64_t vectors, const micro_args *m, triangle which)
+void NDM_FAST(attention_product)(int64_t rows, int64_t vectors, const micro_args *m, triangle which,
+                                 tile_ahead *ahead)
 {
     micro_args first = *m, second = *m;
     int64_t rest = rows > HALF ? rows - HALF : 0;
 
     if (which == TRIANGLE_NONE) {
-        NDM_FAST(tile)(rows, vectors, m);
+        NDM_FAST(tile)(rows, vectors, m, ahead);
         return;
     }
     second.a += HALF * m->ars;
@@ -117,9 +118,32 @@ void NDM_FAST(attention_product)(int64_t rows, int64_t vectors, const micro_args
         second.a += HALF * m->acs;
         second.b += HALF * m->ldb;
     }
-    NDM_FAST(tile)(rows - rest, which == TRIANGLE_C ? vectors / 2 : vectors, &first);
+    NDM_FAST(tile)(rows - rest, which == TRIANGLE_C ? vectors / 2 : vectors, &first, ahead);
     if (rest > 0 && second.k > 0)
-        NDM_FAST(tile)(rest, vectors, &second);
+        NDM_FAST(tile)(rest, vectors, &second, ahead);
+}
+
+bool NDM_FAST(attention_next)(const attention_task *task, query_place *place, int64_t first,
+                              int64_t step)
+{
+    place->tile += step;
+    if (place->tile >= attention_tiles(task->a->tq))
+        *place = (query_place){place->head + 1, first};
+    return place->head < (task->kv_head + 1) * task->group;
+}
+
+void NDM_FAST(attention_ahead)(attention_task *task, query_place place, const float *rows,
+                               int64_t stride)
+{
+    const ndm_attention_args *a = task->a;
+    int64_t first = place.tile * ATTENTION_TILE, left = a->tq - first;
+
+    task->ahead.block[task->ahead.count++] = (micro_ahead){
+        .from = rows + (task->b * a->tq + first) * stride + place.head * a->head_dim,
+        .step = stride,
+        .rows = left < ATTENTION_TILE ? left : ATTENTION_TILE,
+        .lines = (a->head_dim + MICRO_LINE - 1) / MICRO_LINE,
+    };
 }
 
 void NDM_FAST(attention_copy)(const attention_task *task, const float *rows, int64_t stride,
