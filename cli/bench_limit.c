@@ -46,7 +46,8 @@ static void reduce(const ndm_limit *l, int64_t n, int64_t bytes, bool in_place)
     n = n < MOST_STREAMS ? n : MOST_STREAMS;
     for (int64_t s = 0; s < n; s++)
         streams[s] = l->from + s * count * (int64_t)sizeof(float);
-    ndm_reduce_slices(in_place ? l->from : l->to, NDM_F32, streams, n, count, NDM_F32, NDM_SUM);
+    ndm_reduce_slices(in_place ? l->from : l->to, NDM_F32, streams, n, count, NDM_F32, NDM_SUM,
+                      count * (int64_t)sizeof(float));
 }
 
 static void work_once(const ndm_limit_work *w)

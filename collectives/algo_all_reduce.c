@@ -30,7 +30,7 @@ static ndm_status small(ndm_schedule *s, bool *done)
         NDM_FAIL(NDM_ERR_MEMORY, "comm: no memory to reduce over %lld ranks", (long long)n);
     for (int64_t i = 0; i < n; i++)
         slices[i] = s->staging + i * bytes;
-    ndm_reduce_slices(a->recv, a->dtype, slices, n, a->count, a->dtype, a->op);
+    ndm_reduce_slices(a->recv, a->dtype, slices, n, a->count, a->dtype, a->op, 0);
     free(slices);
     return NDM_OK;
 }

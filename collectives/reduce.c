@@ -3,7 +3,12 @@
  * slice is read once and the result is written once. */
 #include "collectives/reduce.h"
 
+#include <stdint.h>
 #include <string.h>
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
 
 #include "core/dtype.h"
 
@@ -59,36 +64,107 @@ static void fold(void *acc, const void *x, int64_t n, ndm_dtype dtype, ndm_reduc
 /* ---- sums of fp32 in one pass -----------------------------------------------------------------
  */
 
-enum { LANES = 16, MOST_STREAMS = 8 };
+enum {
+    LANES = 16,
+    MOST_STREAMS = 8,
+    AHEAD = 256,                 /* elements fetched ahead in each stream */
+    PAST_BYTES = 2 * 1024 * 1024 /* a result of so many leaves no near cache of use: it goes past */
+};
 
 typedef float lanes __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
 
 /* out[o][i] = x[0][i] + x[1][i] + ... of k streams, to one place or to all k. An out may be one of
  * the streams: an element is read before it is written. */
-static inline __attribute__((always_inline)) void sum_k(float *const *outs, int64_t n_outs,
-                                                        const float *const *x, int64_t k, int64_t n)
+#define SUM_INLINE static inline __attribute__((always_inline))
+
+/* By pointer: a vector is not returned alike by all clones. */
+SUM_INLINE void sum_lanes(const float *const *x, int64_t k, int64_t i, lanes *sum)
+{
+    *sum = *(const lanes *)(x[0] + i);
+
+    __builtin_prefetch(x[0] + i + AHEAD);
+    for (int64_t j = 1; j < k; j++) {
+        __builtin_prefetch(x[j] + i + AHEAD);
+        *sum += *(const lanes *)(x[j] + i);
+    }
+}
+
+SUM_INLINE float sum_one(const float *const *x, int64_t k, int64_t i)
+{
+    float sum = x[0][i];
+
+    for (int64_t j = 1; j < k; j++)
+        sum += x[j][i];
+    return sum;
+}
+
+SUM_INLINE void sum_k(float *const *outs, int64_t n_outs, const float *const *x, int64_t k,
+                      int64_t n)
 {
     int64_t i = 0;
 
     for (; i + LANES <= n; i += LANES) {
-        lanes sum = *(const lanes *)(x[0] + i);
-        for (int64_t j = 1; j < k; j++)
-            sum += *(const lanes *)(x[j] + i);
+        lanes sum;
+        sum_lanes(x, k, i, &sum);
+        if (n_outs == 1) /* else they are the streams */
+            __builtin_prefetch(outs[0] + i + AHEAD, 1);
         for (int64_t o = 0; o < n_outs; o++)
             *(lanes *)(outs[o] + i) = sum;
     }
     for (; i < n; i++) {
-        float sum = x[0][i];
-        for (int64_t j = 1; j < k; j++)
-            sum += x[j][i];
+        float sum = sum_one(x, k, i);
         for (int64_t o = 0; o < n_outs; o++)
             outs[o][i] = sum;
     }
 }
 
+#if defined(__SSE2__)
+enum { CAN_GO_PAST = 1 };
+
+/* What is written whole need not be read first, and pushes nothing out of the caches. */
+SUM_INLINE void store_past(float *to, const lanes *sum)
+{
+    for (int i = 0; i < LANES; i += 4)
+        _mm_stream_ps(to + i, _mm_loadu_ps((const float *)sum + i));
+}
+
+static void past_is_written(void)
+{
+    _mm_sfence();
+}
+#else
+enum { CAN_GO_PAST = 0 };
+
+SUM_INLINE void store_past(float *to, const lanes *sum)
+{
+    *(lanes *)to = *sum;
+}
+
+static void past_is_written(void)
+{
+}
+#endif
+
+/* The same to one place that is none of the streams, past the caches. */
+SUM_INLINE void sum_k_past(float *out, const float *const *x, int64_t k, int64_t n)
+{
+    int64_t i = 0;
+
+    for (; i < n && (uintptr_t)(out + i) % sizeof(lanes) != 0; i++)
+        out[i] = sum_one(x, k, i);
+    for (; i + LANES <= n; i += LANES) {
+        lanes sum;
+        sum_lanes(x, k, i, &sum);
+        store_past(out + i, &sum);
+    }
+    for (; i < n; i++)
+        out[i] = sum_one(x, k, i);
+    past_is_written();
+}
+
 /* To all or to one; with k constant for the usual groups, the streams' loop is unrolled. */
-static inline __attribute__((always_inline)) void
-sum_streams(float *const *outs, bool all, const float *const *x, int64_t k, int64_t n)
+SUM_INLINE void sum_streams(float *const *outs, bool all, const float *const *x, int64_t k,
+                            int64_t n)
 {
     switch (k) {
     case 2:
@@ -120,6 +196,14 @@ WIDEST static void sum_to_one(float *const *out, const float *const *x, int64_t 
     sum_streams(out, false, x, k, n);
 }
 
+WIDEST static void sum_past(float *out, const float *const *x, int64_t k, int64_t n)
+{
+    if (k == 2)
+        sum_k_past(out, x, 2, n);
+    else
+        sum_k_past(out, x, k, n);
+}
+
 WIDEST static void sum_to_all(float *const *outs, const float *const *x, int64_t k, int64_t n)
 {
     sum_streams(outs, true, x, k, n);
@@ -136,6 +220,7 @@ typedef struct job {
     int64_t n_slices;
     ndm_dtype dtype, out_dtype;
     ndm_reduce_op op;
+    bool past; /* the result is large: nobody finds it in a near cache */
 } job;
 
 /* One block of a type that is summed in itself. All of it is read before any is written. */
@@ -166,11 +251,25 @@ static void reduce_block_16(const job *j, int64_t at, int64_t n)
         ndm_convert(acc, NDM_F32, (char *)j->outs[k] + to, j->out_dtype, n);
 }
 
+/* One result, which is none of the slices. */
+static bool is_apart(const job *j)
+{
+    bool apart = CAN_GO_PAST && j->n_outs == 1;
+
+    for (int64_t k = 0; k < j->n_slices; k++)
+        apart = apart && j->outs[0] != j->slices[k];
+    return apart;
+}
+
 static void reduce(const job *j, int64_t count)
 {
     bool half = j->dtype == NDM_BF16 || j->dtype == NDM_F16;
     bool plain = j->dtype == NDM_F32 && j->op == NDM_SUM && j->n_slices <= MOST_STREAMS;
 
+    if (plain && j->past && is_apart(j)) {
+        sum_past(j->outs[0], (const float *const *)j->slices, j->n_slices, count);
+        return;
+    }
     if (plain && (j->n_outs == 1 || j->n_outs == j->n_slices)) {
         (j->n_outs == 1 ? sum_to_one : sum_to_all)(
             (float *const *)j->outs, (const float *const *)j->slices, j->n_slices, count);
@@ -186,9 +285,9 @@ static void reduce(const job *j, int64_t count)
 }
 
 void ndm_reduce_slices(void *out, ndm_dtype out_dtype, const void *const *slices, int64_t n_slices,
-                       int64_t count, ndm_dtype dtype, ndm_reduce_op op)
+                       int64_t count, ndm_dtype dtype, ndm_reduce_op op, int64_t result_bytes)
 {
-    job j = {&out, 1, slices, n_slices, dtype, out_dtype, op};
+    job j = {&out, 1, slices, n_slices, dtype, out_dtype, op, result_bytes >= PAST_BYTES};
 
     reduce(&j, count);
 }
@@ -196,7 +295,7 @@ void ndm_reduce_slices(void *out, ndm_dtype out_dtype, const void *const *slices
 void ndm_reduce_slices_to_all(void *const *slices, int64_t n_slices, int64_t count, ndm_dtype dtype,
                               ndm_reduce_op op)
 {
-    job j = {slices, n_slices, (const void *const *)slices, n_slices, dtype, dtype, op};
+    job j = {slices, n_slices, (const void *const *)slices, n_slices, dtype, dtype, op, false};
 
     reduce(&j, count);
 }

@@ -206,12 +206,13 @@ static void reduce_scatter_read(ndm_shm_run *r, int64_t phase)
 {
     const ndm_collective_args *a = &r->run.args;
     const void *slices[NDM_SHM_MAX_MEMBERS];
+    int64_t size = (int64_t)ndm_dtype_bytes(a->recv_dtype);
     piece p = slice_of(r, phase);
 
     for (int64_t m = 0; m < members(r); m++)
         slices[m] = slice_from(r, phase, m);
-    ndm_reduce_slices((char *)a->recv + p.at * (int64_t)ndm_dtype_bytes(a->recv_dtype),
-                      a->recv_dtype, slices, members(r), p.bytes, a->dtype, a->op);
+    ndm_reduce_slices((char *)a->recv + p.at * size, a->recv_dtype, slices, members(r), p.bytes,
+                      a->dtype, a->op, a->count * size);
 }
 
 static void all_to_all_read(ndm_shm_run *r, int64_t phase)
@@ -352,7 +353,7 @@ static void all_reduce_read(ndm_shm_run *r, int64_t phase)
         for (int64_t m = 0; m < members(r); m++)
             slices[m] = ndm_shm_source(r, phase, m) + share.at * size;
         ndm_reduce_slices(data + share.at * size, a->dtype, slices, members(r), share.bytes,
-                          a->dtype, a->op);
+                          a->dtype, a->op, 0);
         return;
     }
     for (int64_t m = 0; m < members(r); m++) {

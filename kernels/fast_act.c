@@ -67,6 +67,10 @@ SIMD void act_row_as(const ndm_act_args *a, ndm_activation activation, int64_t r
 
     SIMD_FOR (j, lanes, a->width) {
         vf slope, value = activate(activation, vf_load_n(x + j, lanes), &slope);
+        ndm_fast_fetch(x + j);
+        ndm_fast_fetch(y + j);
+        if (a->gated)
+            ndm_fast_fetch(x + a->width + j);
         if (a->gated)
             value *= vf_load_n(x + a->width + j, lanes);
         vf_store_n(y + j, value, lanes);
@@ -84,7 +88,12 @@ SIMD void backward_row_as(const ndm_act_backward_args *a, ndm_activation activat
     SIMD_FOR (j, lanes, a->width) {
         vf slope, value = activate(activation, vf_load_n(x + j, lanes), &slope);
         vf d = vf_load_n(dy + j, lanes), up = vf_set(1.0f);
+        ndm_fast_fetch(x + j);
+        ndm_fast_fetch(dy + j);
+        ndm_fast_fetch(dx + j);
         if (a->gated) {
+            ndm_fast_fetch(x + a->width + j);
+            ndm_fast_fetch(dx + a->width + j);
             up = vf_load_n(x + a->width + j, lanes);
             vf_store_n(dx + a->width + j, d * value, lanes);
         }

@@ -93,8 +93,10 @@ static void row_gradient(const ndm_ce_apply_args *a, int64_t row, float scale)
     vf max = vf_set(stats[0]), over = vf_set(scale / stats[1]), off = vf_set(share * scale);
     int64_t target = a->targets[row] - a->first, width = a->targets[row] < 0 ? 0 : a->valid_width;
 
-    SIMD_FOR (j, lanes, width)
+    SIMD_FOR (j, lanes, width) {
+        ndm_fast_fetch(x + j);
         vf_store_n(x + j, vf_exp(vf_load_n(x + j, lanes) - max) * over - off, lanes);
+    }
     if (width > 0 && target >= 0 && target < width)
         x[target] -= (1.0f - a->label_smoothing) * scale;
     memset(x + width, 0, (size_t)(a->width - width) * sizeof *x);

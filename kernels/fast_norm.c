@@ -33,8 +33,12 @@ static void add_residual(const ndm_norm_args *a, int64_t row)
                 *residual = ndm_fast_in(a->residual) + row * a->x_stride;
     float *sum = ndm_fast_out(a->sum) + row * a->x_stride;
 
-    SIMD_FOR (j, lanes, a->width)
+    SIMD_FOR (j, lanes, a->width) {
+        ndm_fast_fetch(x + j);
+        ndm_fast_fetch(residual + j);
+        ndm_fast_fetch(sum + j);
         vf_store_n(sum + j, vf_load_n(x + j, lanes) + vf_load_n(residual + j, lanes), lanes);
+    }
 }
 
 static float row_mean(const float *x, int64_t width)
@@ -79,6 +83,7 @@ static void norm_row(const ndm_norm_args *a, const norm_weights *w, int64_t row)
     float rstd = 1.0f / sqrtf(row_variance(x, a->width, mean) + a->eps);
     SIMD_FOR (j, lanes, a->width) {
         vf xhat = (vf_load_n(x + j, lanes) - vf_set(mean)) * vf_set(rstd);
+        ndm_fast_fetch(y + j);
         vf_store_n(y + j, normed(xhat, w, j, lanes), lanes);
     }
     if (a->layer_norm)
@@ -120,6 +125,8 @@ static void backward_row(const ndm_norm_backward_args *a, const norm_weights *w,
     SIMD_FOR (j, lanes, a->width) {
         vf d = vf_load_n(dy + j, lanes), xhat = (vf_load_n(x + j, lanes) - mean) * rstd;
         vf g = d * vf_load_n(w->weight + j, lanes);
+        ndm_fast_fetch(dy + j);
+        ndm_fast_fetch(x + j);
         vf_store_n(dweight + j, vf_fma(d, xhat, vf_load_n(dweight + j, lanes)), lanes);
         vf_store_n(dbias + j, vf_load_n(dbias + j, lanes) + d, lanes);
         sum_g += g;
@@ -131,6 +138,7 @@ static void backward_row(const ndm_norm_backward_args *a, const norm_weights *w,
         vf xhat = (vf_load_n(x + j, lanes) - mean) * rstd;
         vf g = vf_load_n(dy + j, lanes) * vf_load_n(w->weight + j, lanes);
         vf d = rstd * vf_fnma(xhat, mean_gx, g - mean_g);
+        ndm_fast_fetch(dx + j);
         if (a->accumulate)
             d += vf_load_n(dx + j, lanes);
         vf_store_n(dx + j, d, lanes);
