@@ -76,6 +76,8 @@ static ndm_status create_units(ndm_model *m, const ndm_fsdp_config *fsdp)
         head->param[W_EMBED] = m->blocks[0].param[W_EMBED];
     else
         NDM_TRY_OR(status, ndm_unit_expect_rows(m->blocks[0].unit, m->size.padded, m->dtype), done);
+    if (m->size.chunk == m->size.padded) /* else chunks add to the whole of it */
+        ndm_unit_expect_product(head->unit, m->units, m->n_units);
 done:
     free(unit_of);
     return status;

@@ -134,31 +134,43 @@ static ndm_status chunk_loss(const ndm_run *run, int64_t row, int64_t rows, bool
     return ndm_ce_apply(stream, &apply);
 }
 
-/* dH = dlogits W and dW += dlogits^T H for a chunk. */
+/* dW += dlogits^T H for a chunk, in the rows that the unit asks for, one after the other. */
+static ndm_status chunk_grad_weight(const ndm_run *run, int64_t row, int64_t rows)
+{
+    ndm_model *m = run->model;
+    int param = run->block->param[head_weight(run->block)];
+    ndm_product_rows part = {0};
+    ndm_gemm_args args = {
+        .trans_a = true,
+        .n = m->size.hidden,
+        .k = rows,
+        .alpha = 1.0f,
+        .lda = m->size.vocab_rows,
+        .b = ndm_model_at(m, m->h_final, row * m->size.hidden),
+        .a_dtype = m->dtype,
+        .b_dtype = m->dtype,
+        .ldb = m->size.hidden,
+        .ldc = m->size.hidden,
+    };
+
+    for (;;) {
+        NDM_TRY(ndm_unit_product_next(run->block->unit, param, m->context->compute, &part));
+        if (part.rows == 0)
+            return NDM_OK;
+        args.m = part.rows;
+        args.beta = part.beta;
+        args.a = ndm_model_at(m, m->logits, part.first);
+        args.c = part.grad;
+        NDM_TRY(ndm_gemm(m->context->compute, &args));
+    }
+}
+
+/* dH = dlogits W, and dW. */
 static ndm_status chunk_backward(const ndm_run *run, int64_t row, int64_t rows)
 {
     ndm_model *m = run->model;
     const ndm_sizes *s = &m->size;
-    float *grad, beta;
-    NDM_TRY(ndm_unit_grad_product(run->block->unit, run->block->param[head_weight(run->block)],
-                                  s->vocab_rows * s->hidden, m->context->compute, &grad, &beta));
     ndm_gemm_args input = table_gemm(run, rows);
-    ndm_gemm_args weight = {
-        .trans_a = true,
-        .m = s->vocab_rows,
-        .n = s->hidden,
-        .k = rows,
-        .alpha = 1.0f,
-        .beta = beta,
-        .a = m->logits,
-        .lda = s->vocab_rows,
-        .b = ndm_model_at(m, m->h_final, row * s->hidden),
-        .a_dtype = m->dtype,
-        .b_dtype = m->dtype,
-        .ldb = s->hidden,
-        .c = grad,
-        .ldc = s->hidden,
-    };
 
     input.n = s->hidden;
     input.k = s->vocab_rows;
@@ -167,7 +179,7 @@ static ndm_status chunk_backward(const ndm_run *run, int64_t row, int64_t rows)
     input.c = ndm_model_at(m, m->d_full, row * s->hidden);
     input.ldc = s->hidden;
     NDM_TRY(ndm_gemm(m->context->compute, &input));
-    return ndm_gemm(m->context->compute, &weight);
+    return chunk_grad_weight(run, row, rows);
 }
 
 ndm_status ndm_head_forward(const ndm_run *run, bool grad)

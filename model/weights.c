@@ -183,6 +183,7 @@ static ndm_status make_spec(const ndm_model_config *c, const ndm_block *block, c
         .role = r->role,
         .head_local = r->weight == W_QNORM || r->weight == W_KNORM || r->weight == W_POSITION,
         .blocks = blocks_of(c, r),
+        .whole_rows = r->weight == W_HEAD,
         .parts = r->parts,
     };
     if (!spec->name)

@@ -62,6 +62,7 @@ void ndm_fsdp_describe(const ndm_context *context, const ndm_describe_args *args
     if (ndm_unit_by_rows(u))
         return;
     t.kind = NDM_REDUCE_SCATTER;
+    t.calls = ndm_unit_pieces_of_step(u);
     t.bytes = grads;
     emit(user, &t);
 }

@@ -136,6 +136,16 @@ typedef struct ndm_unit_rows {
     float scale;
 } ndm_unit_rows;
 
+/* How the gradient of a unit is made and reduced: piece by piece, or whole, which is one piece. */
+typedef struct ndm_unit_pieces {
+    ndm_unit *const *units; /* [n_units], borrowed: all of the model; NULL: always whole */
+    int64_t n_units;
+    int64_t n;             /* pieces of this window */
+    int64_t part;          /* elements of a slice in a piece; the last one may have fewer */
+    int64_t size;          /* elements of the buffers that pieces take in turn */
+    int64_t first, length; /* of the piece that is open, in a slice */
+} ndm_unit_pieces;
+
 struct ndm_unit {
     ndm_context *context;
     char *name;
@@ -160,10 +170,11 @@ struct ndm_unit {
         *part;  /* [slice] a micro-batch's share, until it is added to grad_slice; NULL otherwise */
     void *kept; /* [numel / k] of param_dtype, with block */
     ndm_pool_buffer *gathered; /* [numel] of param_dtype; NULL while sharded, and with a window */
-    ndm_pool_buffer
-        *grads; /* [numel] fp32; NULL while there are none, or where grad_slice is the whole */
+    ndm_pool_buffer *grads;    /* [numel] fp32, or a piece, [shards, length]; NULL while there are
+                                  none, or where grad_slice is the whole */
 
     ndm_unit_rows rows;
+    ndm_unit_pieces pieces;
 
     bool stale;                     /* the gathered array is older than the master */
     bool kept_valid;                /* kept is the current weights */
@@ -246,9 +257,9 @@ void ndm_unit_forget(ndm_unit *unit);
 NDM_MUST_USE ndm_status ndm_unit_grad_product(ndm_unit *unit, int64_t i, int64_t numel,
                                               ndm_stream *stream, float **grad, float *beta);
 
-/* Pieces that the sharding strategies are made of (strategies/reduce.c), all on `stream`. A target
- * is where a micro-batch's reduced gradient goes: grad_slice itself, or a part that merge adds to
- * it. */
+/* What the sharding strategies are made of (strategies/reduce.c), all on `stream`. A target is
+ * where a micro-batch's reduced gradient goes: grad_slice itself, or a part that merge adds to it.
+ * The reduce-scatter is of the piece that is open. */
 NDM_MUST_USE ndm_status ndm_unit_grad_target(ndm_unit *unit, float **target, ndm_stream *stream);
 NDM_MUST_USE ndm_status ndm_unit_reduce_scatter(ndm_unit *unit, float *target, ndm_stream *stream);
 NDM_MUST_USE ndm_status ndm_unit_reduce_replicas(ndm_unit *unit, float *target, ndm_stream *stream);
@@ -273,6 +284,35 @@ NDM_MUST_USE ndm_status ndm_unit_reduce_rows(ndm_unit *unit, ndm_stream *stream)
 /* The strategy's account of it; nothing if the unit's gradient does not come by rows. */
 void ndm_unit_describe_rows(const ndm_unit *unit, const char *strategy, ndm_axis_set axes,
                             ndm_traffic_fn emit, void *user);
+
+/* Gradients in pieces (strategies/pieces.c): of a matrix that is larger than what the other units
+ * of a model need. Tells that its whole gradient is the one product that a micro-batch makes
+ * between ndm_unit_grads_begin() and any other gradient of the unit; `units`, [n_units], are those
+ * of the model, and stay. Parameter 0, with whole_rows; does nothing where there can be no pieces.
+ */
+void ndm_unit_expect_product(ndm_unit *unit, ndm_unit *const *units, int64_t n_units);
+/* Pieces that the gradient comes in, in a step like this one; 1: whole. The same on all ranks. */
+int64_t ndm_unit_pieces_of_step(const ndm_unit *unit);
+/* What slices are multiples of, in a unit of `total` elements. */
+int64_t ndm_unit_slice_step(const ndm_unit *unit, int64_t total);
+/* Chooses the pieces of a window that begins. */
+void ndm_unit_pieces_begin(ndm_unit *unit);
+/* NDM_ERR_STATE unless the last one is open. */
+NDM_MUST_USE ndm_status ndm_unit_pieces_end(const ndm_unit *unit);
+/* ndm_unit_grad() while there are several: of what lies in the last one, once that is open. */
+float *ndm_unit_grad_in_piece(const ndm_unit *unit, int64_t i);
+
+/* Rows of a parameter's gradient that a product makes: grad = beta * grad + product. */
+typedef struct ndm_product_rows {
+    int64_t first, rows; /* rows 0: there are no more */
+    float *grad;         /* [rows, width] */
+    float beta;
+    int64_t taken; /* ranges so far */
+} ndm_product_rows;
+/* The next rows of parameter i's gradient that are to be made, after those of the call before,
+ * which are complete on `stream`: when a piece is, its reduction begins. */
+NDM_MUST_USE ndm_status ndm_unit_product_next(ndm_unit *unit, int64_t i, ndm_stream *stream,
+                                              ndm_product_rows *rows);
 
 /* Copies a slice-shaped device array, [slice], from or to a user's range function. */
 NDM_MUST_USE ndm_status ndm_unit_read_array(ndm_unit *unit, float *array, ndm_unit_range_fn read,
@@ -317,6 +357,9 @@ NDM_MUST_USE ndm_status ndm_optimizer_conclude(ndm_optimizer *optimizer,
 
 /* registry.c */
 bool ndm_strategy_is_built_in(const ndm_strategy *strategy);
+/* Whether nobody else has a say in how gradients are reduced: a strategy from elsewhere may want
+ * them whole, and simulated stacks of others have ways of their own. */
+bool ndm_context_reduces_alone(const ndm_context *context);
 
 /* ---- walking the strategies (strategies/engine.c) ----------------------------------------- */
 

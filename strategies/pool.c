@@ -98,8 +98,9 @@ static ndm_status make(ndm_context *context, const ndm_pool_buffer *wanted,
     return NDM_OK;
 }
 
-/* The head's buffer lies idle until the embedding's gradients: a layer that would need one more
- * takes it. When its owner comes next, that one waits, since another would be made for nothing. */
+/* Where the head's gradient is made whole, its buffer lies idle until the embedding's: a layer that
+ * would need one more takes it. When its owner comes next, that one waits, since another would be
+ * made for nothing. */
 ndm_status ndm_pool_take_shared(ndm_context *context, ndm_comm *comm, int64_t bytes,
                                 ndm_memory_kind kind, ndm_stream *stream, ndm_pool_buffer **buffer)
 {

@@ -31,11 +31,25 @@ static ndm_status clear_params(ndm_unit *u, float *base, ndm_stream *stream)
     return zero_part(stream, base, from, u->numel);
 }
 
-/* An array that kernels on `stream` may add to. */
+/* Of a window that came to no end. */
+static ndm_status forget_grads(ndm_unit *u, ndm_stream *stream)
+{
+    ndm_pool_buffer *old = u->grads;
+
+    u->grads = NULL;
+    return ndm_pool_give(old, stream);
+}
+
+/* An array that kernels on `stream` may add to; or, in pieces, none yet. */
 static ndm_status clear_grads(ndm_unit *u, ndm_stream *stream)
 {
     int64_t bytes = u->numel * (int64_t)sizeof(float);
 
+    ndm_unit_pieces_begin(u);
+    if (u->grads && (u->pieces.n > 1 || u->grads->bytes < bytes))
+        NDM_TRY(forget_grads(u, stream));
+    if (u->pieces.n > 1)
+        return NDM_OK;
     if (u->shards == 1) {
         NDM_TRY(ndm_stream_wait(stream, u->reduce_done)); /* it is reduced in place */
         return clear_params(u, u->grad_slice, stream);
@@ -65,6 +79,8 @@ float *ndm_unit_grad(const ndm_unit *unit, int64_t i)
 {
     float *base = grads_of(unit);
 
+    if (base && unit->pieces.n > 1)
+        return ndm_unit_grad_in_piece(unit, i);
     if (!base || fill_blank(unit, &unit->params[i], unit->context->compute) != NDM_OK)
         return NULL;
     return base + unit->params[i].start;
@@ -117,6 +133,7 @@ ndm_status ndm_unit_reduce_grads(ndm_unit *unit, ndm_stream *stream)
         NDM_TRY(fill_blank(unit, &unit->params[i], stream)); /* no product came */
     if (waits && !ndm_context_last_micro_batch(c))
         return NDM_OK;
+    NDM_TRY(ndm_unit_pieces_end(unit));
     NDM_TRY(ndm_event_record(unit->grads_ready, stream));
     NDM_TRY(ndm_stream_wait(c->reduce, unit->grads_ready));
     for (int64_t i = 0; i < c->n_strategies; i++)
@@ -138,29 +155,32 @@ ndm_status ndm_unit_grad_target(ndm_unit *unit, float **target, ndm_stream *stre
     *target = unit->grad_slice;
     if (!unit->grads_reduced)
         return NDM_OK;
-    NDM_TRY(ndm_pool_take(unit->context, bytes, NDM_MEMORY_GRADIENTS, stream, &unit->part));
+    if (!unit->part) /* by the first piece */
+        NDM_TRY(ndm_pool_take(unit->context, bytes, NDM_MEMORY_GRADIENTS, stream, &unit->part));
     *target = unit->part->memory;
     return NDM_OK;
 }
 
-/* The slice of the sum over dp_shard_cp; (n-1)/n of the flat array received in the reduce type. */
+/* The slice of the sum over dp_shard_cp, or a piece's part of it; (n-1)/n of the flat array
+ * received in the reduce type, over all pieces. */
 ndm_status ndm_unit_reduce_scatter(ndm_unit *unit, float *target, ndm_stream *stream)
 {
-    ndm_context *c = unit->context;
+    const ndm_unit_pieces *p = &unit->pieces;
     ndm_dtype wire = unit->fsdp.reduce_dtype;
     ndm_pool_buffer *staging;
 
+    target += p->first;
     if (wire == NDM_F32)
-        return ndm_reduce_scatter(unit->shard, unit->grads->memory, target, unit->slice, NDM_F32,
+        return ndm_reduce_scatter(unit->shard, unit->grads->memory, target, p->length, NDM_F32,
                                   NDM_F32, NDM_SUM, stream);
-    NDM_TRY(ndm_pool_take(c, unit->numel * (int64_t)ndm_dtype_bytes(wire), NDM_MEMORY_COMM, stream,
-                          &staging));
+    NDM_TRY(ndm_pool_take(unit->context, p->size * (int64_t)ndm_dtype_bytes(wire), NDM_MEMORY_COMM,
+                          stream, &staging));
     NDM_TRY(ndm_cast(stream, &(ndm_cast_args){.src = unit->grads->memory,
                                               .dst = staging->memory,
                                               .src_dtype = NDM_F32,
                                               .dst_dtype = wire,
-                                              .n = unit->numel}));
-    NDM_TRY(ndm_reduce_scatter(unit->shard, staging->memory, target, unit->slice, wire, NDM_F32,
+                                              .n = unit->shards * p->length}));
+    NDM_TRY(ndm_reduce_scatter(unit->shard, staging->memory, target, p->length, wire, NDM_F32,
                                NDM_SUM, stream));
     return ndm_pool_give(staging, stream);
 }

@@ -29,6 +29,15 @@ bool ndm_strategy_is_built_in(const ndm_strategy *strategy)
     return false;
 }
 
+bool ndm_context_reduces_alone(const ndm_context *context)
+{
+    bool alone = !context->device->others_schedule;
+
+    for (int64_t i = 0; i < context->n_strategies; i++)
+        alone = alone && ndm_strategy_is_built_in(context->strategies[i]);
+    return alone;
+}
+
 const ndm_strategy *ndm_strategy_at(int64_t i)
 {
     return i >= 0 && i < NDM_STRATEGIES_MAX ? registry[i] : NULL;

@@ -14,16 +14,6 @@ static int64_t width_of(const ndm_unit *u)
     return u->params[0].local[1];
 }
 
-/* A strategy from elsewhere may want the whole gradient. */
-static bool all_built_in(const ndm_context *c)
-{
-    bool all = true;
-
-    for (int64_t i = 0; i < c->n_strategies; i++)
-        all = all && ndm_strategy_is_built_in(c->strategies[i]);
-    return all;
-}
-
 static bool is_one_table(const ndm_unit *u)
 {
     const ndm_param *p = &u->params[0];
@@ -70,7 +60,7 @@ ndm_status ndm_unit_expect_rows(ndm_unit *unit, int64_t n, ndm_dtype dtype)
     ndm_context *c = unit->context;
     int64_t ranks = ndm_context_axes_size(c, NDM_AXES_DP_CP);
 
-    if (ranks == 1 || !is_one_table(unit) || !all_built_in(c) || c->device->others_schedule)
+    if (ranks == 1 || !is_one_table(unit) || !ndm_context_reduces_alone(c))
         return NDM_OK;
     unit->rows = (ndm_unit_rows){.ranks = ranks, .n = n, .wire = wire_of(unit, dtype)};
     if (!less_travels(unit, 1)) /* and so not with more of them */

@@ -8,9 +8,9 @@
 #include "core/dtype.h"
 #include "strategies/internal.h"
 
-static int64_t align_up(int64_t n)
+static int64_t round_up(int64_t n, int64_t to)
 {
-    return (n + NDM_UNIT_ALIGN - 1) / NDM_UNIT_ALIGN * NDM_UNIT_ALIGN;
+    return (n + to - 1) / to * to;
 }
 
 /* Parameters that tp ranks share come last, so that what is summed over tp is one stretch. */
@@ -22,9 +22,9 @@ static void lay_out(ndm_unit *u)
         for (int64_t i = 0; i < u->n_params; i++)
             if ((u->params[i].cut < 0) == shared) {
                 u->params[i].start = start;
-                start = align_up(start + u->params[i].numel);
+                start = round_up(start + u->params[i].numel, NDM_UNIT_ALIGN);
             }
-    u->slice = align_up((start + u->shards - 1) / u->shards);
+    u->slice = round_up((start + u->shards - 1) / u->shards, ndm_unit_slice_step(u, start));
     u->numel = u->slice * u->shards;
 }
 

@@ -43,6 +43,8 @@ typedef struct ndm_param_spec {
                       0 = 1 */
     int64_t fp8_group; /**< products take it as 8-bit numbers (e4m3), with one scale for all
                           parameters of the unit that have this number; 0 = no */
+    bool whole_rows;   /**< the unit's first parameter, [rows, width]: slices that hold many of its
+                          rows begin at one, so that its gradient can be made in pieces */
     bool no_decay;     /**< no weight decay; parameters of one dimension never have it */
     float init_mean;   /**< ndm_unit_init(): mean, and */
     float init_std;    /**< standard deviation; 0 = constant */

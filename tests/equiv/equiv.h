@@ -96,6 +96,7 @@ typedef struct setup {
     MPI_Comm comm;                                 /* as many ranks as the mesh */
     const char *device;                            /* NULL: cpu */
     ndm_toggle graphs;                             /* of the trainer */
+    int64_t head_chunk;                            /* 0: logits come in several uneven parts */
     void (*opened)(void *user, ndm_model *model);  /* before the first step */
     void (*stepped)(void *user, ndm_model *model); /* after each */
     void *user;

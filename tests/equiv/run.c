@@ -56,8 +56,8 @@ static ndm_status open_context(const variant *v, const setup *s, ndm_context **c
     return ndm_context_create(&p, &o, context);
 }
 
-static ndm_status open_model(const problem *p, const variant *v, ndm_context *context,
-                             ndm_model **model)
+static ndm_status open_model(const problem *p, const variant *v, const setup *s,
+                             ndm_context *context, ndm_model **model)
 {
     ndm_fsdp_config f = NDM_FSDP_CONFIG_INIT;
     ndm_model_options m = NDM_MODEL_OPTIONS_INIT;
@@ -75,7 +75,7 @@ static ndm_status open_model(const problem *p, const variant *v, ndm_context *co
     m.seq_len = SEQ_LEN;
     m.micro_batch = GLOBAL_BATCH / variant_size(v, NDM_AXES_DP) / v->accum;
     m.recompute = v->recompute;
-    m.head_chunk = 17; /* logits come in several uneven parts */
+    m.head_chunk = s->head_chunk ? s->head_chunk : 17;
     problem_write_config(p, path, sizeof path);
     ndm_status status = ndm_model_create(context, path, &f, &m, model);
     unlink(path);
@@ -169,7 +169,7 @@ ndm_status run_variant(const problem *p, const variant *v, const setup *s, recor
 
     *out = (record){0};
     NDM_TRY(open_context(v, s, &context));
-    ndm_status status = open_model(p, v, context, &model);
+    ndm_status status = open_model(p, v, s, context, &model);
     if (status == NDM_OK) {
         status = run_model(p, v, s, model, out);
         ndm_model_destroy(model);
