@@ -179,9 +179,10 @@ static void nor_do_other_ways_to_reduce(void **state)
     (void)state;
     v.collectives = "mpi";
     check_bits(&v);
-    v.bf16 = true;
+    v.bf16 = v.bf16_activations = true;
     check_bits(&v);
     v.collectives = NULL;
+    v.bf16_activations = false;
     v.accum = 2; /* a part of every piece is added to the slice */
     check_bits(&v);
     v.bf16 = v.defer_replicas = false;
