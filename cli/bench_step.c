@@ -15,8 +15,8 @@
 #include "cli/bench_peak.h"
 #include "cli/cli.h"
 #include "cli/launch.h"
-#include "cli/memory_of.h"
 #include "core/clock.h"
+#include "core/resident.h"
 #include "core/rng.h"
 #include "strategies/internal.h"
 #include "train/options.h"
@@ -280,7 +280,7 @@ static ndm_status merge(bench *b)
     struct facts {
         double ms[PARTS];
         int64_t pss_bytes, program_bytes;
-    } mine = {.pss_bytes = ndm_memory_pss_bytes(0), .program_bytes = b->program_bytes};
+    } mine = {.pss_bytes = ndm_resident_bytes(0), .program_bytes = b->program_bytes};
     int64_t n = ndm_context_size(b->context), steps = ndm_option_int64(b->options, "steps");
     struct facts *all = calloc((size_t)n, sizeof *all);
 
@@ -438,7 +438,7 @@ static ndm_status run(bench *b)
     ndm_comm *everyone;
 
     NDM_TRY(ndm_setup_context(b->options, &b->context));
-    b->program_bytes = ndm_memory_pss_bytes(0);
+    b->program_bytes = ndm_resident_bytes(0);
     NDM_TRY(ndm_context_agree(b->context, NDM_OK)); /* nobody's shared pages have changed */
     NDM_TRY(ndm_setup_model(b->options, b->context, &b->model));
     NDM_TRY(ndm_setup_trainer(b->options, b->model, &b->trainer));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Proportional set sizes from /proc. */
+/* Processes and their resident memory, from /proc. */
 #include "cli/memory_of.h"
 
 #include <ctype.h>
@@ -11,25 +11,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/resident.h"
+
 enum { MAX_PROCESSES = 4096, MAX_RANKS = 512 };
-
-int64_t ndm_memory_pss_bytes(int64_t pid)
-{
-    char path[64], line[256];
-    long long kib = -1;
-
-    if (pid == 0)
-        snprintf(path, sizeof path, "/proc/self/smaps_rollup");
-    else
-        snprintf(path, sizeof path, "/proc/%" PRId64 "/smaps_rollup", pid);
-    FILE *file = fopen(path, "re");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL)
-        if (sscanf(line, "Pss: %lld kB", &kib) == 1)
-            break;
-    if (file != NULL)
-        fclose(file);
-    return kib < 0 ? -1 : (int64_t)kib * 1024;
-}
 
 /* Parent of a process, -1 if it is gone. The name in brackets may hold anything. */
 static int64_t parent_of(int64_t pid)
@@ -103,7 +87,7 @@ int64_t ndm_memory_tree_pss_bytes(int64_t pid, int64_t *n)
     for (int64_t i = 0; i < found; i++) {
         if (!runs_this_program(pids[i]))
             continue;
-        int64_t bytes = ndm_memory_pss_bytes(pids[i]);
+        int64_t bytes = ndm_resident_bytes(pids[i]);
         sum += bytes > 0 ? bytes : 0;
         *n += bytes > 0;
     }

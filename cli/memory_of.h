@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that a process occupies, as the kernel counts it. */
+/* Memory that a tree of processes occupies, as the kernel counts it. */
 #ifndef NDM_CLI_MEMORY_OF_H
 #define NDM_CLI_MEMORY_OF_H
 
 #include <stdint.h>
 
-/* Resident bytes, pages that processes share divided among them, so that ranks can be added up. -1
- * where the kernel does not say. pid 0: this process. */
-int64_t ndm_memory_pss_bytes(int64_t pid);
-
-/* The same, summed over pid and all its descendants that run this program, and how many they are: a
- * launcher between them does not count. */
+/* ndm_resident_bytes(), summed over pid and all its descendants that run this program, and how many
+ * they are: a launcher between them does not count. */
 int64_t ndm_memory_tree_pss_bytes(int64_t pid, int64_t *n);
 
 /* Descendants of pid, children first: up to most of them. */

@@ -8,6 +8,7 @@
 #include "core/clock.h"
 #include "core/dtype.h"
 #include "core/file.h"
+#include "core/resident.h"
 #include "train/run_internal.h"
 #include "train/trainer.h"
 
@@ -138,6 +139,8 @@ static ndm_status set_up(ndm_training *r, bool dry)
 
     NDM_TRY(dry ? ndm_setup_dry_context(r->options, &r->context)
                 : ndm_setup_context(r->options, &r->context));
+    if (dry)
+        r->program_bytes = ndm_resident_bytes(0);
     NDM_TRY(ndm_training_find_resume(r));
     NDM_TRY(build(r));
     if (dry)

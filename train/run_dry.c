@@ -61,6 +61,7 @@ static ndm_status measure(ndm_dry_report *d, ndm_training *r)
     memcpy(d->mine.bytes, stats.peak_bytes, sizeof d->mine.bytes);
     d->mine.device = stats.peak_total_bytes;
     d->mine.host = copy_bytes(r);
+    d->mine.program = r->program_bytes;
     ndm_status status = ndm_world_exchange(r->context->world, &d->mine, (int64_t)sizeof d->mine,
                                            all);
     for (int64_t i = 0; i < n; i++)

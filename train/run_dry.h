@@ -11,6 +11,7 @@ typedef struct ndm_dry_memory {
     int64_t
         device;   /* the peak of all kinds together: not their sum, they peak at different times */
     int64_t host; /* copies for saves in the background */
+    int64_t program; /* resident before there was a model; -1 unknown */
 } ndm_dry_memory;
 
 typedef struct ndm_dry_report {

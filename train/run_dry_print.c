@@ -124,6 +124,9 @@ static void text_memory(const ndm_dry_report *d, FILE *out)
     if (d->worst.host)
         fprintf(out, "  %-14s %16" PRId64 "  %s, in host memory\n", "copy for saves", d->worst.host,
                 size_text(d->worst.host, text));
+    if (d->worst.program > 0)
+        fprintf(out, "  %-14s %16" PRId64 "  %s, resident before there is a model\n", "program",
+                d->worst.program, size_text(d->worst.program, text));
 }
 
 void ndm_dry_print_text(const ndm_dry_report *report, FILE *out)
@@ -234,6 +237,7 @@ static void json_memory(const ndm_dry_report *d, ndm_json *json)
         ndm_json_key_int(json, ndm_memory_kind_name((ndm_memory_kind)k), d->worst.bytes[k]);
     ndm_json_key_int(json, "peak", d->worst.device);
     ndm_json_key_int(json, "host_copy", d->worst.host);
+    ndm_json_key_int(json, "program", d->worst.program);
     ndm_json_end_object(json);
 }
 

@@ -425,10 +425,11 @@ def dry(b):
         peak = max(line.get("mem_peak_bytes", 0) for line in b.lines("m.jsonl"))
         expect(near(document["memory"]["peak"], peak, 0.1), f"{mesh}: {document['memory']['peak']} bytes, measured {peak}")
         expect(document["mesh"]["tp"] == mesh[3], f"{document['mesh']}")
+        expect(document["memory"]["program"] > 1 << 20, f"{document['memory']}: no program")
     expect(not (b.folder / "none").exists(), "a dry run wrote something")
     text = b.train((1, 2, 1, 2), "--steps=2", "--dry-run").stdout
-    for word in ("config ", "mesh ", "communicators ", "strategy ", "unit ", "op ", "kernel ", "activations "):
-        expect(f"\n{word}" in "\n" + text.replace("  activations", "\nactivations"), f"no {word}in\n{text}")
+    for word in ("config ", "mesh ", "communicators ", "strategy ", "unit ", "op ", "kernel ", "  activations ", "  program "):
+        expect(f"\n{word}" in "\n" + text, f"no {word}in\n{text}")
     b.train((1, 1, 1, 1), "--steps=1", "--export-hf=hf")
     blob = bytearray((b.folder / "hf/model.safetensors").read_bytes())
     at = blob.index(b"lm_head.weight")
