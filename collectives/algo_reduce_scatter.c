@@ -77,6 +77,7 @@ static ndm_status reduce(const ndm_schedule *s, const ndm_reduction *r, const ge
         NDM_FAIL(NDM_ERR_MEMORY, "comm: no memory to reduce over %lld ranks", (long long)n);
     for (int64_t i = 0; i < n; i++)
         slices[i] = i == me ? own : staged(s, g, i, c);
+    /* an all-reduce sends it on at once */
     ndm_reduce_slices(r->out + c * g->chunk * (int64_t)ndm_dtype_bytes(r->recv_dtype),
                       r->recv_dtype, slices, n, count, r->dtype, r->op, 0);
     free(slices);

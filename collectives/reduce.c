@@ -73,8 +73,6 @@ enum {
 
 typedef float lanes __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
 
-/* out[o][i] = x[0][i] + x[1][i] + ... of k streams, to one place or to all k. An out may be one of
- * the streams: an element is read before it is written. */
 #define SUM_INLINE static inline __attribute__((always_inline))
 
 /* By pointer: a vector is not returned alike by all clones. */
@@ -98,6 +96,8 @@ SUM_INLINE float sum_one(const float *const *x, int64_t k, int64_t i)
     return sum;
 }
 
+/* out[o][i] = x[0][i] + x[1][i] + ... of k streams, to one place or to all k. An out may be one of
+ * the streams: an element is read before it is written. */
 SUM_INLINE void sum_k(float *const *outs, int64_t n_outs, const float *const *x, int64_t k,
                       int64_t n)
 {
@@ -145,7 +145,7 @@ static void past_is_written(void)
 }
 #endif
 
-/* The same to one place that is none of the streams, past the caches. */
+/* The same to one place, past the caches. */
 SUM_INLINE void sum_k_past(float *out, const float *const *x, int64_t k, int64_t n)
 {
     int64_t i = 0;
@@ -251,7 +251,7 @@ static void reduce_block_16(const job *j, int64_t at, int64_t n)
         ndm_convert(acc, NDM_F32, (char *)j->outs[k] + to, j->out_dtype, n);
 }
 
-/* One result, which is none of the slices. */
+/* One result, which is none of the slices: those have just come into a cache. */
 static bool is_apart(const job *j)
 {
     bool apart = CAN_GO_PAST && j->n_outs == 1;

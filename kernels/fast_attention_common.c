@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tasks of attention: memory, masks, packing. */
+#include <assert.h>
+
 #include "kernels/fast_attention.h"
 
 void *NDM_FAST(attention_take)(attention_memory *memory, int64_t bytes)
@@ -138,6 +140,7 @@ void NDM_FAST(attention_ahead)(attention_task *task, query_place place, const fl
     const ndm_attention_args *a = task->a;
     int64_t first = place.tile * ATTENTION_TILE, left = a->tq - first;
 
+    assert(task->ahead.count < TILE_AHEAD);
     task->ahead.block[task->ahead.count++] = (micro_ahead){
         .from = rows + (task->b * a->tq + first) * stride + place.head * a->head_dim,
         .step = stride,

@@ -21,7 +21,7 @@ enum { MICRO_ROWS_1 = 6, MICRO_ROWS_2 = 6 };
 enum { MICRO_ROWS_1 = 4, MICRO_ROWS_2 = 4 };
 #endif
 
-/* Rows to fetch into L2 while a tile is computed: what will be packed next. */
+/* Rows to fetch into L2 while a tile is computed: what will be packed, copied or written next. */
 typedef struct micro_ahead {
     const float *from;
     int64_t step; /* elements from a row to the next */

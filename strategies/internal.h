@@ -28,6 +28,9 @@ typedef struct ndm_pool_buffer {
     struct ndm_pool_buffer *next;
 } ndm_pool_buffer;
 
+/* Whether a buffer is as good as one of the bytes that are wanted. Some are nearly alike: an
+ * embedding's gradients, and a head's with the last norm's, where these are whole. */
+bool ndm_pool_fits(int64_t have, int64_t want);
 /* Takes a free buffer of this kind and of nearly these bytes, or makes one; `stream` waits for its
  * last use. */
 NDM_MUST_USE ndm_status ndm_pool_take(ndm_context *context, int64_t bytes, ndm_memory_kind kind,
@@ -140,7 +143,7 @@ typedef struct ndm_unit_rows {
 typedef struct ndm_unit_pieces {
     ndm_unit *const *units; /* [n_units], borrowed: all of the model; NULL: always whole */
     int64_t n_units;
-    int64_t n;             /* pieces of this window */
+    int64_t n;             /* pieces of this window; 0: there has been none */
     int64_t part;          /* elements of a slice in a piece; the last one may have fewer */
     int64_t size;          /* elements of the buffers that pieces take in turn */
     int64_t first, length; /* of the piece that is open, in a slice */

@@ -7,12 +7,13 @@
  * element is the same sum in the same order as in the whole, two buffers of a layer's size are
  * enough for the gradients of all units, and a piece travels while the next one is made.
  *
- * Slices begin at rows, and so do parts. Whatever else is in the unit lies in the last piece, which
+ * Slices begin at rows, and so do parts, at every 16th: where a product reads its operand from is
+ * then aligned in any type. Whatever else is in the unit lies in the last piece, which
  * stays open until the unit is reduced. */
 #include "strategies/internal.h"
 
-/* Rows of a product below which pieces cost more than they save. */
-enum { ROWS_MIN = 256, SLACK = 64 };
+/* ROWS_MIN: of a product; below, pieces cost more than they save. */
+enum { ROWS_MIN = 256, ROWS_ALIGN = 16 };
 
 static int64_t ceil_div(int64_t a, int64_t b)
 {
@@ -40,12 +41,12 @@ static bool suits(const ndm_unit *u, int64_t total)
 
 int64_t ndm_unit_slice_step(const ndm_unit *unit, int64_t total)
 {
-    return suits(unit, total) ? unit->params[0].local[1] : NDM_UNIT_ALIGN;
+    return suits(unit, total) ? ROWS_ALIGN * unit->params[0].local[1] : NDM_UNIT_ALIGN;
 }
 
 void ndm_unit_expect_product(ndm_unit *unit, ndm_unit *const *units, int64_t n_units)
 {
-    if (!suits(unit, unit->numel) || unit->slice % unit->params[0].local[1] != 0)
+    if (!suits(unit, unit->numel) || unit->slice % (ROWS_ALIGN * unit->params[0].local[1]) != 0)
         return;
     unit->pieces.units = units;
     unit->pieces.n_units = n_units;
@@ -89,10 +90,10 @@ static ndm_unit_pieces choose(const ndm_unit *u)
     if (!p.units || adds_up)
         return whole;
     p.size = largest_of_others(u);
-    int64_t most = p.size / (u->shards * width);
-    if (most < ROWS_MIN || p.size + p.size / SLACK >= u->numel)
+    int64_t most = p.size / (u->shards * width) / ROWS_ALIGN * ROWS_ALIGN;
+    if (most < ROWS_MIN || p.size >= u->numel || ndm_pool_fits(u->numel, p.size))
         return whole;
-    int64_t part = ceil_div(rows, ceil_div(rows, most));
+    int64_t part = ceil_div(ceil_div(rows, ceil_div(rows, most)), ROWS_ALIGN) * ROWS_ALIGN;
     p.n = ceil_div(rows, part);
     p.part = part * width;
     return part >= ROWS_MIN && others_lie_behind(u, (p.n - 1) * p.part) ? p : whole;

@@ -60,11 +60,9 @@ free_buffer:
     return status;
 }
 
-/* Of nearly the size: the head's gradients, with the last norm's, are a little more than the
- * embedding's, and come first. */
-static bool fits(const ndm_pool_buffer *b, int64_t bytes)
+bool ndm_pool_fits(int64_t have, int64_t want)
 {
-    return b->bytes >= bytes && b->bytes - bytes <= bytes / SLACK;
+    return have >= want && have - want <= want / SLACK;
 }
 
 /* A free one of nearly the size, or of more, that is not `busy`. Ranks take and give in the same
@@ -75,7 +73,7 @@ static ndm_pool_buffer *find(const ndm_context *context, const ndm_pool_buffer *
     ndm_pool_buffer *b = context->pool;
 
     while (b && (b->taken || b == busy || b->kind != wanted->kind || b->shared != wanted->shared ||
-                 (more ? b->bytes <= wanted->bytes : !fits(b, wanted->bytes))))
+                 (more ? b->bytes <= wanted->bytes : !ndm_pool_fits(b->bytes, wanted->bytes))))
         b = b->next;
     return b;
 }
@@ -85,7 +83,7 @@ static ndm_status use(ndm_pool_buffer *b, int64_t bytes, ndm_stream *stream,
 {
     NDM_TRY(ndm_stream_wait(stream, b->last_use));
     b->taken = true;
-    b->lent = !fits(b, bytes);
+    b->lent = !ndm_pool_fits(b->bytes, bytes);
     *buffer = b;
     return NDM_OK;
 }

@@ -133,6 +133,15 @@ static ndm_status fill(ndm_training *r)
     return r->resumed[0] ? NDM_OK : ndm_setup_weights(r->options, r->model, &r->load_ms);
 }
 
+/* While nobody has gone on yet: ranks share pages. */
+static ndm_status look_at_program(ndm_training *r)
+{
+    int64_t bytes = ndm_resident_bytes(0);
+
+    r->program_bytes = bytes < 0 ? 0 : bytes;
+    return ndm_context_agree(r->context, NDM_OK);
+}
+
 static ndm_status set_up(ndm_training *r, bool dry)
 {
     bool quiet = ndm_option_bool(r->options, "quiet");
@@ -140,7 +149,7 @@ static ndm_status set_up(ndm_training *r, bool dry)
     NDM_TRY(dry ? ndm_setup_dry_context(r->options, &r->context)
                 : ndm_setup_context(r->options, &r->context));
     if (dry)
-        r->program_bytes = ndm_resident_bytes(0);
+        NDM_TRY(look_at_program(r));
     NDM_TRY(ndm_training_find_resume(r));
     NDM_TRY(build(r));
     if (dry)

@@ -5,13 +5,13 @@
 
 #include "train/run_internal.h"
 
-/* Peak bytes of a rank. */
+/* Bytes of a rank, peaks but for the last. */
 typedef struct ndm_dry_memory {
     int64_t bytes[NDM_MEMORY_KIND_COUNT];
     int64_t
         device;   /* the peak of all kinds together: not their sum, they peak at different times */
     int64_t host; /* copies for saves in the background */
-    int64_t program; /* resident before there was a model; -1 unknown */
+    int64_t program; /* resident before there was a model; 0 unknown */
 } ndm_dry_memory;
 
 typedef struct ndm_dry_report {

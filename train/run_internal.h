@@ -34,7 +34,7 @@ typedef struct ndm_training {
     int64_t evaluated_step;           /* likewise */
     char resumed[NDM_RUN_PATH_BYTES]; /* checkpoint that the run goes on from, "" = none */
     double start_s, load_ms;
-    int64_t program_bytes; /* of a dry run: resident before there was a model */
+    int64_t program_bytes; /* of a dry run: resident before there was a model; 0 unknown */
     ndm_step_result last;
 } ndm_training;
 

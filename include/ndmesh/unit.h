@@ -43,11 +43,11 @@ typedef struct ndm_param_spec {
                       0 = 1 */
     int64_t fp8_group; /**< products take it as 8-bit numbers (e4m3), with one scale for all
                           parameters of the unit that have this number; 0 = no */
-    bool whole_rows;   /**< the unit's first parameter, [rows, width]: slices that hold many of its
-                          rows begin at one, so that its gradient can be made in pieces */
     bool no_decay;     /**< no weight decay; parameters of one dimension never have it */
     float init_mean;   /**< ndm_unit_init(): mean, and */
     float init_std;    /**< standard deviation; 0 = constant */
+    bool whole_rows;   /**< the unit's first parameter, [rows, width]: slices that hold many of its
+                          rows begin at one, so that a model may make its gradient in pieces */
 } ndm_param_spec;
 
 /**
@@ -135,7 +135,8 @@ NDM_API const void *ndm_unit_weight(const ndm_unit *unit, int64_t i);
 NDM_API NDM_MUST_USE ndm_status ndm_unit_grads_begin(ndm_unit *unit, ndm_stream *stream);
 
 /** Gradient of tp-local parameter i, fp32, local shape, valid from grads_begin to reduce_grads;
- * NULL where there is none. Device memory. */
+ * NULL where there is none, and in the unit of a model's head that is made in pieces. Device
+ * memory. */
 NDM_API float *ndm_unit_grad(const ndm_unit *unit, int64_t i);
 
 /**

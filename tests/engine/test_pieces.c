@@ -25,6 +25,7 @@ static const double LIMIT = 1e-5; /* sums in another order; tests/equiv says why
 typedef struct watch {
     bool whole;           /* do without pieces */
     bool abandon;         /* begin with a window of micro-batches that is not gone on with */
+    bool misuse;          /* begin with a reduction of what no product has made */
     uint64_t late;        /* 0, or the seed that holds collectives back */
     int64_t taken;        /* buffers of gradients that nobody gave back */
     int64_t pieces;       /* of the head's gradient */
@@ -52,6 +53,15 @@ static void abandon_window(ndm_model *model)
     must(ndm_model_take_loss(model, &loss));
 }
 
+static void reduce_too_early(ndm_model *model)
+{
+    ndm_unit *head = head_of(model);
+
+    ndm_context_micro_batch(model->context, 0, 1);
+    must(ndm_unit_grads_begin(head, model->context->compute));
+    check_all(ndm_unit_reduce_grads(head, model->context->compute) == NDM_ERR_STATE);
+}
+
 static void opened(void *user, ndm_model *model)
 {
     const watch *w = user;
@@ -62,6 +72,8 @@ static void opened(void *user, ndm_model *model)
         ndm_comms_delay(model->context->comms, HELD_POLLS, w->late);
     if (w->abandon)
         abandon_window(model);
+    if (w->misuse)
+        reduce_too_early(model);
 }
 
 static void on_traffic(void *user, const ndm_traffic *t)
@@ -137,7 +149,8 @@ static bool fits(const variant *v)
 /* Pieces, with collectives that are late, and whole. */
 static void check_bits(const variant *v)
 {
-    watch pieces = {.late = 7, .abandon = v->defer_sync}, whole = {.whole = true};
+    watch pieces = {.late = 7, .abandon = v->defer_sync, .misuse = v->accum == 1};
+    watch whole = {.whole = true};
     record got, want;
     char text[256];
 
@@ -203,8 +216,21 @@ static int64_t pieces_of(const problem *p, const variant *v, int64_t head_chunk)
     return w.pieces;
 }
 
+/* Somebody else's strategy, which does nothing. */
+static bool somebody_else;
+
+static bool else_applies(const ndm_context *context, const ndm_fsdp_config *fsdp)
+{
+    (void)context;
+    (void)fsdp;
+    return somebody_else;
+}
+
+static const ndm_strategy elses = {
+    .name = "somebody_else", .summary = "does nothing", .applies = else_applies};
+
 /* Where gradients add up before they are reduced, rows are not aligned, there is one table for both
- * ends, or a layer is as large. */
+ * ends, a layer is as large, or somebody else may look at them. */
 static void whole_where_it_must_be(void **state)
 {
     int64_t n = ndm_world_size(world);
@@ -223,6 +249,9 @@ static void whole_where_it_must_be(void **state)
     check_all(pieces_of(&odd, &v, TOKENS) == 1);
     check_all(pieces_of(&tied, &v, TOKENS) == 1);
     check_all(pieces_of(&wide, &v, TOKENS) == 1);
+    somebody_else = true;
+    check_all(pieces_of(&large_head, &v, TOKENS) == 1);
+    somebody_else = false;
 }
 
 /* A smaller one; in the cuda world, steps as graphs. */
@@ -261,5 +290,7 @@ int main(int argc, char **argv)
 
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
+    if (ndm_strategy_register(&elses) != NDM_OK)
+        return 1;
     return harness_run("pieces", tests);
 }
