@@ -71,13 +71,15 @@ static void stream_write(const ndm_shm_run *r, int64_t phase, char *staging)
     copy(staging, (const char *)r->run.args.send + p.at, p.bytes);
 }
 
+/* All members gather into the same memory. What one member's block could hold may be the first
+ * one's own, and then no other member would say the same. */
 static bool is_window_gather(const ndm_shm_run *r)
 {
     const ndm_collective_args *a = &r->run.args;
     int64_t bytes = a->count * element(r);
     const ndm_shm_window *w = ndm_shm_find_window(r->run.comm, a->recv, 1);
 
-    return w && a->recv == w->map.base && bytes <= w->block &&
+    return w && a->recv == w->map.base && bytes <= w->block && members(r) * bytes > w->block &&
            a->send == (const char *)a->recv + self(r) * bytes;
 }
 

@@ -76,6 +76,7 @@ def check_collective_rows():
 def check_collective_axis():
     for args in (["--memory", "plain", "-d", "bf16", "-o", "all_reduce,max"],
                  ["--in-place", "-o", "all_gather,reduce_scatter", "--collectives", "mpi"],
+                 ["--in-place", "-o", "all_gather,reduce_scatter"],
                  ["-d", "int64", "-c", "3", "-o", "all_to_all"]):
         d = document("bench", "collectives", "--ranks", "4", "--tp", "2", "--axis", "tp", *QUICK, *args)
         assert d["mesh"] == {"dp_replicate": 1, "dp_shard": 2, "cp": 1, "tp": 2}

@@ -58,10 +58,41 @@ static void gather_in_place(fixture *f, ndm_comm *comm, float *all, int64_t bloc
     check_all(good);
 }
 
+/* Blocks of `count`, the members' side by side in `to`, where each has put his. */
+static bool gathers(fixture *f, ndm_comm *comm, float *to, int64_t count)
+{
+    int64_t n = ndm_comm_size(comm), me = ndm_comm_index(comm);
+    bool good = true;
+
+    for (int64_t i = 0; i < count; i++)
+        to[me * count + i] = value(me, i);
+    must(ndm_all_gather(comm, to + me * count, to, count, NDM_F32, f->comm_stream));
+    must(ndm_stream_synchronize(f->comm_stream));
+    for (int64_t m = 0; m < n; m++)
+        for (int64_t i = 0; i < count; i++)
+            good &= to[m * count + i] == value(m, i);
+    return good;
+}
+
+/* The first member's own block begins where the window does: it is not what all share. */
+static void gather_in_own_blocks(fixture *f, ndm_comm *comm, float *all, int64_t block)
+{
+    check_all(gathers(f, comm, all + ndm_comm_index(comm) * block, COUNT));
+}
+
+/* Less than one block, in the memory that all share. */
+static void gather_little(fixture *f, ndm_comm *comm, float *all, int64_t block)
+{
+    (void)block;
+    check_all(gathers(f, comm, all, COUNT / 2));
+}
+
 static void a_window_is_gathered_in_place(void **state)
 {
     (void)state;
     every_backend(gather_in_place);
+    every_backend(gather_in_own_blocks);
+    every_backend(gather_little);
 }
 
 /* Every rank's block of the window holds n * COUNT floats to reduce. */
