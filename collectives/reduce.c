@@ -87,35 +87,18 @@ SUM_INLINE void sum_lanes(const float *const *x, int64_t k, int64_t i, lanes *su
     }
 }
 
-SUM_INLINE float sum_one(const float *const *x, int64_t k, int64_t i)
+/* Elements i to end, one by one. Returns end. */
+SUM_INLINE int64_t sum_each(float *const *outs, int64_t n_outs, const float *const *x, int64_t k,
+                            int64_t i, int64_t end)
 {
-    float sum = x[0][i];
-
-    for (int64_t j = 1; j < k; j++)
-        sum += x[j][i];
-    return sum;
-}
-
-/* out[o][i] = x[0][i] + x[1][i] + ... of k streams, to one place or to all k. An out may be one of
- * the streams: an element is read before it is written. */
-SUM_INLINE void sum_k(float *const *outs, int64_t n_outs, const float *const *x, int64_t k,
-                      int64_t n)
-{
-    int64_t i = 0;
-
-    for (; i + LANES <= n; i += LANES) {
-        lanes sum;
-        sum_lanes(x, k, i, &sum);
-        if (n_outs == 1) /* else they are the streams */
-            __builtin_prefetch(outs[0] + i + AHEAD, 1);
-        for (int64_t o = 0; o < n_outs; o++)
-            *(lanes *)(outs[o] + i) = sum;
-    }
-    for (; i < n; i++) {
-        float sum = sum_one(x, k, i);
+    for (; i < end; i++) {
+        float sum = x[0][i];
+        for (int64_t j = 1; j < k; j++)
+            sum += x[j][i];
         for (int64_t o = 0; o < n_outs; o++)
             outs[o][i] = sum;
     }
+    return end;
 }
 
 #if defined(__SSE2__)
@@ -145,42 +128,57 @@ static void past_is_written(void)
 }
 #endif
 
-/* The same to one place, past the caches. */
-SUM_INLINE void sum_k_past(float *out, const float *const *x, int64_t k, int64_t n)
+/* Elements before the first that begins a vector in memory. */
+static int64_t before_line(const float *at, int64_t n)
 {
-    int64_t i = 0;
+    int64_t before = (int64_t)(-(uintptr_t)at % sizeof(lanes) / sizeof *at);
 
-    for (; i < n && (uintptr_t)(out + i) % sizeof(lanes) != 0; i++)
-        out[i] = sum_one(x, k, i);
+    return before < n ? before : n;
+}
+
+/* out[o][i] = x[0][i] + x[1][i] + ... of k streams, to one place or to all k. An out may be one of
+ * the streams: an element is read before it is written. past: to one place, past the caches. */
+SUM_INLINE void sum_k(float *const *outs, int64_t n_outs, bool past, const float *const *x,
+                      int64_t k, int64_t n)
+{
+    int64_t i = past ? sum_each(outs, 1, x, k, 0, before_line(outs[0], n)) : 0;
+
     for (; i + LANES <= n; i += LANES) {
         lanes sum;
         sum_lanes(x, k, i, &sum);
-        store_past(out + i, &sum);
+        if (past) {
+            store_past(outs[0] + i, &sum);
+            continue;
+        }
+        if (n_outs == 1) /* else they are the streams */
+            __builtin_prefetch(outs[0] + i + AHEAD, 1);
+        for (int64_t o = 0; o < n_outs; o++)
+            *(lanes *)(outs[o] + i) = sum;
     }
-    for (; i < n; i++)
-        out[i] = sum_one(x, k, i);
-    past_is_written();
+    sum_each(outs, n_outs, x, k, i, n);
+    if (past)
+        past_is_written();
 }
 
 /* To all or to one; with k constant for the usual groups, the streams' loop is unrolled. */
-SUM_INLINE void sum_streams(float *const *outs, bool all, const float *const *x, int64_t k,
-                            int64_t n)
+SUM_INLINE void sum_streams(float *const *outs, bool all, bool past, const float *const *x,
+                            int64_t k, int64_t n)
 {
     switch (k) {
     case 2:
-        sum_k(outs, all ? 2 : 1, x, 2, n);
+        sum_k(outs, all ? 2 : 1, past, x, 2, n);
         break;
     case 3:
-        sum_k(outs, all ? 3 : 1, x, 3, n);
+        sum_k(outs, all ? 3 : 1, past, x, 3, n);
         break;
     case 4:
-        sum_k(outs, all ? 4 : 1, x, 4, n);
+        sum_k(outs, all ? 4 : 1, past, x, 4, n);
         break;
     case 8:
-        sum_k(outs, all ? 8 : 1, x, 8, n);
+        sum_k(outs, all ? 8 : 1, past, x, 8, n);
         break;
     default:
-        sum_k(outs, all ? k : 1, x, k, n);
+        sum_k(outs, all ? k : 1, past, x, k, n);
         break;
     }
 }
@@ -193,20 +191,17 @@ SUM_INLINE void sum_streams(float *const *outs, bool all, const float *const *x,
 
 WIDEST static void sum_to_one(float *const *out, const float *const *x, int64_t k, int64_t n)
 {
-    sum_streams(out, false, x, k, n);
+    sum_streams(out, false, false, x, k, n);
 }
 
-WIDEST static void sum_past(float *out, const float *const *x, int64_t k, int64_t n)
+WIDEST static void sum_past(float *const *out, const float *const *x, int64_t k, int64_t n)
 {
-    if (k == 2)
-        sum_k_past(out, x, 2, n);
-    else
-        sum_k_past(out, x, k, n);
+    sum_streams(out, false, true, x, k, n);
 }
 
 WIDEST static void sum_to_all(float *const *outs, const float *const *x, int64_t k, int64_t n)
 {
-    sum_streams(outs, true, x, k, n);
+    sum_streams(outs, true, false, x, k, n);
 }
 
 /* ---- any type ---------------------------------------------------------------------------------
@@ -267,7 +262,7 @@ static void reduce(const job *j, int64_t count)
     bool plain = j->dtype == NDM_F32 && j->op == NDM_SUM && j->n_slices <= MOST_STREAMS;
 
     if (plain && j->past && is_apart(j)) {
-        sum_past(j->outs[0], (const float *const *)j->slices, j->n_slices, count);
+        sum_past((float *const *)j->outs, (const float *const *)j->slices, j->n_slices, count);
         return;
     }
     if (plain && (j->n_outs == 1 || j->n_outs == j->n_slices)) {

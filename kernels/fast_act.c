@@ -69,10 +69,10 @@ SIMD void act_row_as(const ndm_act_args *a, ndm_activation activation, int64_t r
         vf slope, value = activate(activation, vf_load_n(x + j, lanes), &slope);
         ndm_fast_fetch(x + j);
         ndm_fast_fetch(y + j);
-        if (a->gated)
+        if (a->gated) {
             ndm_fast_fetch(x + a->width + j);
-        if (a->gated)
             value *= vf_load_n(x + a->width + j, lanes);
+        }
         vf_store_n(y + j, value, lanes);
     }
 }

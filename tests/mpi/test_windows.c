@@ -43,21 +43,6 @@ static void every_backend(void (*body)(fixture *f, ndm_comm *comm, float *all, i
     }
 }
 
-static void gather_in_place(fixture *f, ndm_comm *comm, float *all, int64_t block)
-{
-    int64_t n = ndm_comm_size(comm), me = ndm_comm_index(comm);
-    bool good = true;
-
-    for (int64_t i = 0; i < block; i++)
-        all[me * block + i] = value(me, i);
-    must(ndm_all_gather(comm, all + me * block, all, block, NDM_F32, f->comm_stream));
-    must(ndm_stream_synchronize(f->comm_stream));
-    for (int64_t m = 0; m < n; m++)
-        for (int64_t i = 0; i < block; i += 97)
-            good &= all[m * block + i] == value(m, i);
-    check_all(good);
-}
-
 /* Blocks of `count`, the members' side by side in `to`, where each has put his. */
 static bool gathers(fixture *f, ndm_comm *comm, float *to, int64_t count)
 {
@@ -72,6 +57,11 @@ static bool gathers(fixture *f, ndm_comm *comm, float *to, int64_t count)
         for (int64_t i = 0; i < count; i++)
             good &= to[m * count + i] == value(m, i);
     return good;
+}
+
+static void gather_in_place(fixture *f, ndm_comm *comm, float *all, int64_t block)
+{
+    check_all(gathers(f, comm, all, block));
 }
 
 /* The first member's own block begins where the window does: it is not what all share. */
