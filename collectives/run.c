@@ -9,7 +9,7 @@
 #include "collectives/comms.h"
 #include "collectives/stall.h"
 #include "core/clock.h"
-#include "device/turn.h"
+#include "device/wait.h"
 
 static const int64_t SECOND_NS = 1000000000;
 /* Time between two checks counts up to this much: a host that computes does not wait. */
@@ -52,6 +52,10 @@ static ndm_status idle(ndm_run *run)
 {
     int64_t now, step;
 
+    if (run->ops->awaits)
+        run->ops->awaits(run);
+    else
+        ndm_wait_for_other();
     if (++run->idle_polls % NDM_RUN_POLLS_BETWEEN_CHECKS)
         return NDM_OK;
     now = ndm_clock_ns();
@@ -158,8 +162,9 @@ ndm_status ndm_run_execute(ndm_run *run)
 {
     ndm_status status = NDM_OK;
     bool done = false;
+    ndm_wait wait;
 
-    for (int64_t spins = 0; !done && status == NDM_OK; spins++) {
+    for (ndm_wait_begin(&wait);; ndm_wait_pause(&wait)) {
         if (!run->task.started && ready(&run->task)) {
             run->task.started = true;
             status = start(&run->task);
@@ -169,9 +174,8 @@ ndm_status ndm_run_execute(ndm_run *run)
         if (done || status != NDM_OK)
             break;
         ndm_world_progress(run->comm->world);
-        if (spins >= ndm_turn_looks())
-            ndm_turn_yield();
     }
+    ndm_wait_end(&wait);
     release(&run->task);
     return status;
 }

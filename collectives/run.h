@@ -20,6 +20,7 @@ typedef struct ndm_run_ops {
     ndm_status (*start)(ndm_run *run);
     ndm_status (*poll)(ndm_run *run, bool *progressed, bool *done);
     bool (*waits_for)(const ndm_run *run, int64_t member); /* has member not done its part yet? */
+    void (*awaits)(const ndm_run *run); /* calls ndm_wait_for(); NULL = nobody rings a bell */
     void (*finish)(
         ndm_run *run); /* gives back what the run holds, done or not; run is freed after */
 } ndm_run_ops;

@@ -7,8 +7,8 @@
 
 /* What all communicators of one ndm_comms share. */
 typedef struct segment {
-    ndm_shm_map map;
-    int64_t *local; /* [world size] place of a rank among those of its node */
+    ndm_shm_map map; /* the areas; then, from a page's start on, the bells */
+    int64_t *local;  /* [world size] place of a rank among those of its node */
 } segment;
 
 static bool some_node_has_two(const ndm_world *world)
@@ -35,9 +35,14 @@ static bool probe(ndm_world *world, ndm_device *device, char *why, size_t why_by
 
 /* ---- the segment of a node ------------------------------------------------------------------- */
 
-static int64_t segment_bytes(const ndm_comms *comms)
+static int64_t area_bytes(const ndm_comms *comms)
 {
     return comms->world->local_size * comms->n_slots * (int64_t)sizeof(ndm_shm_area);
+}
+
+static int64_t segment_bytes(const ndm_comms *comms)
+{
+    return area_bytes(comms) + comms->world->local_size * (int64_t)sizeof(ndm_bell);
 }
 
 static void number_locals(const ndm_world *world, int64_t *local)
@@ -122,27 +127,35 @@ static ndm_status check_group(const ndm_comm *comm)
     return NDM_OK;
 }
 
-static ndm_status comm_init(ndm_comm *comm)
+static void find_member(const ndm_comm *comm, int64_t rank, ndm_shm_member *member)
 {
     const ndm_comms *comms = comm->owner;
-    const segment *seg;
+    const segment *seg = ndm_comms_backend_state(comm);
+    int64_t local = seg->local[rank], area = local * comms->n_slots + comm->id;
+
+    member->local = local;
+    member->area = (ndm_shm_area *)(seg->map.base + area * (int64_t)sizeof(ndm_shm_area));
+    member->bell = (ndm_bell *)(seg->map.base + area_bytes(comms)) + local;
+}
+
+static ndm_status comm_init(ndm_comm *comm)
+{
     ndm_shm_comm *s;
 
     NDM_TRY(check_group(comm));
     s = calloc(1, sizeof *s);
     if (s)
-        s->areas = calloc((size_t)comm->size, sizeof(void *));
-    if (!s || !s->areas) {
+        s->members = calloc((size_t)comm->size, sizeof *s->members);
+    if (!s || !s->members) {
         free(s);
         NDM_FAIL(NDM_ERR_MEMORY, "comm: no memory for communicator %s", comm->name);
     }
-    seg = ndm_comms_backend_state(comm);
     for (int64_t i = 0; i < comm->size; i++) {
-        int64_t area = seg->local[comm->ranks[i]] * comms->n_slots + comm->id;
-        s->areas[i] = (ndm_shm_area *)(seg->map.base + area * (int64_t)sizeof(ndm_shm_area));
+        find_member(comm, comm->ranks[i], &s->members[i]);
+        s->rings |= ndm_world_shares_cores(comm->world, comm->ranks[i]);
     }
     comm->state = s;
-    ndm_device_account(comms->device, NDM_MEMORY_COMM, sizeof(ndm_shm_area));
+    ndm_device_account(comm->owner->device, NDM_MEMORY_COMM, sizeof(ndm_shm_area));
     return NDM_OK;
 }
 
@@ -154,7 +167,7 @@ static void comm_finish(ndm_comm *comm)
         ndm_shm_window_free(comm, s->windows->map.base);
     ndm_device_account(comm->owner->device, NDM_MEMORY_COMM, -(int64_t)sizeof(ndm_shm_area));
     ndm_staging_finish(comm, &s->staging);
-    free(s->areas);
+    free(s->members);
     free(s);
     comm->state = NULL;
 }

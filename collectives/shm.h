@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Backend over shared memory: groups of ranks of one node.
  *
- * One segment a node holds an area for every (local rank, communicator): counters, and two halves
- * of staging. A collective is a sequence of phases. In phase k a rank writes its data to half k mod
- * 2 and posts k+1; when the others have posted, it reads theirs and says that it has consumed k+1.
- * A half is written again only when all have consumed what it held. Nobody waits in a loop: a run
- * looks at the counters when it is polled.
+ * One segment a node holds a bell of every local rank, and an area for every (local rank,
+ * communicator): counters, and two halves of staging. A collective is a sequence of phases. In
+ * phase k a rank writes its data to half k mod 2 and posts k+1; when the others have posted, it
+ * reads theirs and says that it has consumed k+1. A half is written again only when all have
+ * consumed what it held. Nobody waits in a loop: a run looks at the counters when it is polled.
  *
  * Collectives of one communicator run one after the other, so a phase has the same number on all
  * members. Each posts with a phase what it called; those that read compare. */
@@ -16,6 +16,7 @@
 
 #include "collectives/comms.h"
 #include "collectives/schedule.h"
+#include "device/wait.h"
 
 enum { NDM_SHM_SLOTS = 4, NDM_SHM_SLOT_BYTES = 512 * 1024, NDM_SHM_MAX_MEMBERS = 512 };
 enum { NDM_SHM_LINE = 64 };
@@ -63,12 +64,19 @@ typedef struct ndm_shm_window {
     ndm_memory_kind kind;
 } ndm_shm_window;
 
+typedef struct ndm_shm_member {
+    ndm_shm_area *area;
+    ndm_bell *bell;
+    int64_t local; /* its place among the ranks of the node */
+} ndm_shm_member;
+
 /* comm->state */
 typedef struct ndm_shm_comm {
-    ndm_staging staging;  /* first: of schedules that the host runs on this communicator */
-    ndm_shm_area **areas; /* [size], by member */
-    uint64_t phase;       /* phases of all collectives that are done */
-    bool busy;            /* one is in flight */
+    ndm_staging staging;     /* first: of schedules that the host runs on this communicator */
+    ndm_shm_member *members; /* [size] */
+    bool rings;              /* members share cores and may sleep: put out, then ring */
+    uint64_t phase;          /* phases of all collectives that are done */
+    bool busy;               /* one is in flight */
     ndm_shm_window *windows;
     int64_t n_windows; /* made so far: the next id, the same on all members */
 } ndm_shm_comm;

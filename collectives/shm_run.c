@@ -22,17 +22,17 @@ static uint64_t number(const ndm_shm_run *r, int64_t phase)
 
 static const ndm_shm_post *post_of(const ndm_shm_run *r, int64_t phase, int64_t member)
 {
-    return &state_of(r)->areas[member]->posts[number(r, phase) % NDM_SHM_SLOTS];
+    return &state_of(r)->members[member].area->posts[number(r, phase) % NDM_SHM_SLOTS];
 }
 
 static uint64_t posted_by(const ndm_shm_run *r, int64_t member)
 {
-    return atomic_load_explicit(&state_of(r)->areas[member]->posted, memory_order_acquire);
+    return atomic_load_explicit(&state_of(r)->members[member].area->posted, memory_order_acquire);
 }
 
 static uint64_t consumed_by(const ndm_shm_run *r, int64_t member)
 {
-    return atomic_load_explicit(&state_of(r)->areas[member]->consumed, memory_order_acquire);
+    return atomic_load_explicit(&state_of(r)->members[member].area->consumed, memory_order_acquire);
 }
 
 static bool ready(const ndm_run *run)
@@ -61,7 +61,7 @@ const char *ndm_shm_source(const ndm_shm_run *r, int64_t phase, int64_t member)
     for (const ndm_shm_window *w = state_of(r)->windows; w; w = w->next)
         if (w->id == post->window)
             return w->map.base + post->offset;
-    return state_of(r)->areas[member]->staging[number(r, phase) % NDM_SHM_SLOTS];
+    return state_of(r)->members[member].area->staging[number(r, phase) % NDM_SHM_SLOTS];
 }
 
 /* ---- what a run waits for -------------------------------------------------------------------- */
@@ -105,6 +105,21 @@ static bool waits_for(const ndm_run *run, int64_t member)
     return r->read < r->written ? holds_back_read(r, member) : holds_back_write(r, member);
 }
 
+/* The next of those missing after this rank: not all members wait for the same one then. */
+static void awaits(const ndm_run *run)
+{
+    const ndm_shm_comm *s = ndm_shm_state(run->comm);
+    int64_t size = run->comm->size, index = run->comm->index;
+
+    for (int64_t i = 1; i < size; i++) {
+        int64_t m = (index + i) % size;
+        if (waits_for(run, m)) {
+            ndm_wait_for(s->members[index].bell, s->members[m].local);
+            return;
+        }
+    }
+}
+
 static bool can_read(const ndm_shm_run *r)
 {
     return r->read < r->written && !any(r, holds_back_read);
@@ -138,10 +153,24 @@ static void prepare_next(const ndm_shm_run *r, const ndm_shm_area *area, uint64_
         OWN_LINE(slot + i);
 }
 
+/* What this rank has just put out, or taken, is what others wait for. */
+static void ring_others(const ndm_shm_run *r)
+{
+    const ndm_shm_comm *s = state_of(r);
+    int64_t index = r->run.comm->index;
+
+    if (!s->rings)
+        return;
+    atomic_thread_fence(memory_order_seq_cst);
+    for (int64_t m = 0; m < r->run.comm->size; m++)
+        if (m != index)
+            ndm_bell_ring(s->members[m].bell, s->members[index].local);
+}
+
 static void write_phase(ndm_shm_run *r)
 {
     ndm_shm_comm *s = state_of(r);
-    ndm_shm_area *area = s->areas[r->run.comm->index];
+    ndm_shm_area *area = s->members[r->run.comm->index].area;
     uint64_t n = number(r, r->written);
     ndm_shm_post *post = &area->posts[n % NDM_SHM_SLOTS];
     const char *data = s->windows && r->algo->locate ? r->algo->locate(r, r->written) : NULL;
@@ -155,18 +184,20 @@ static void write_phase(ndm_shm_run *r)
         r->algo->write(r, r->written, area->staging[n % NDM_SHM_SLOTS]);
     r->written++;
     atomic_store_explicit(&area->posted, n + 1, memory_order_release);
+    ring_others(r);
     if (!window)
         prepare_next(r, area, n);
 }
 
 static void read_phase(ndm_shm_run *r)
 {
-    ndm_shm_area *area = state_of(r)->areas[r->run.comm->index];
+    ndm_shm_area *area = state_of(r)->members[r->run.comm->index].area;
 
     if (r->algo->read)
         r->algo->read(r, r->read);
     r->read++;
     atomic_store_explicit(&area->consumed, number(r, r->read), memory_order_release);
+    ring_others(r);
 }
 
 /* Members must have called the same. Looked at in the first phase; later ones follow from it. */
@@ -217,8 +248,12 @@ static void finish(ndm_run *run)
     state_of(r)->busy = false;
 }
 
-static const ndm_run_ops shm_ops = {
-    .ready = ready, .start = start, .poll = poll, .waits_for = waits_for, .finish = finish};
+static const ndm_run_ops shm_ops = {.ready = ready,
+                                    .start = start,
+                                    .poll = poll,
+                                    .waits_for = waits_for,
+                                    .awaits = awaits,
+                                    .finish = finish};
 
 ndm_status ndm_shm_submit(ndm_comm *comm, const ndm_collective_args *args, ndm_stream *stream)
 {

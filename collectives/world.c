@@ -17,6 +17,7 @@
 #include "core/hash.h"
 #include "core/text.h"
 #include "device/turn.h"
+#include "device/wait.h"
 
 static const int64_t DEFAULT_TIMEOUT_NS = 600ll * 1000 * 1000 * 1000;
 static const int64_t PARTING_NS = 2000000000;
@@ -68,16 +69,14 @@ static void find_cores(ndm_rank_facts *mine)
     mine->cores_key = ndm_hash_64(&set, sizeof set);
 }
 
-/* Are there more ranks than cores where this rank runs? Those that a launcher has bound to other
- * cores do not count. */
-static bool shares_cores(const ndm_world *world)
+bool ndm_world_shares_cores(const ndm_world *world, int64_t rank)
 {
-    const ndm_rank_facts *mine = &world->ranks[world->rank];
+    const ndm_rank_facts *its = &world->ranks[rank];
     int64_t n = 0;
 
     for (int64_t r = 0; r < world->size; r++)
-        n += world->ranks[r].node == mine->node && world->ranks[r].cores_key == mine->cores_key;
-    return mine->cores > 0 && n > mine->cores;
+        n += world->ranks[r].node == its->node && world->ranks[r].cores_key == its->cores_key;
+    return its->cores > 0 && n > its->cores;
 }
 
 /* Numbers nodes by first appearance. Ranks come sorted by node in practice, so looking back for a
@@ -113,7 +112,7 @@ static ndm_status learn_ranks(ndm_world *world)
     world->ranks[world->rank] = mine; /* messages of the exchange itself name ranks */
     NDM_TRY(ndm_world_exchange(world, &mine, sizeof mine, world->ranks));
     number_nodes(world);
-    ndm_turn_share_cores(shares_cores(world));
+    ndm_wait_share_cores(ndm_world_shares_cores(world, world->rank));
     return NDM_OK;
 }
 

@@ -53,6 +53,10 @@ NDM_MUST_USE ndm_status ndm_comm_host_run(ndm_comm *comm, const ndm_collective_a
 void ndm_world_progress(ndm_world *world);
 
 /* "rank 3 (node b, pid 8812)"; returns text. */
+/* Are there more ranks than cores where this rank runs? Those that a launcher has bound to other
+ * cores do not count. */
+bool ndm_world_shares_cores(const ndm_world *world, int64_t rank);
+
 const char *ndm_world_rank_text(const ndm_world *world, int64_t rank, char *text,
                                 size_t text_bytes);
 

@@ -14,6 +14,7 @@
 
 #include "core/clock.h"
 #include "device/turn.h"
+#include "device/wait.h"
 
 struct ndm_host_stream {
     ndm_stream base;
@@ -187,26 +188,44 @@ static void describe_wait(const ndm_host_stream *s, char *text, size_t text_byte
         s->head->describe(s->head, text, text_bytes);
 }
 
-/* Advances all queues until `s` has completed `at` tasks. */
-static ndm_status wait_until(ndm_host_stream *s, uint64_t at)
+static ndm_status fail_deadline(ndm_host_stream *s)
 {
-    int64_t start = 0, timeout = s->base.device->options.timeout_ns, looks = ndm_turn_looks();
     char text[512];
 
-    for (int64_t spins = 0; s->completed < at; spins++) {
+    describe_wait(s, text, sizeof text);
+    s->failed = NDM_ERR_TIMEOUT;
+    NDM_FAIL(NDM_ERR_TIMEOUT, "stream %s: %s (after %.3g s)", s->base.name, text,
+             (double)s->base.device->options.timeout_ns * 1e-9);
+}
+
+/* Advances all queues until `s` has completed `at` tasks, or a queue or the deadline fails it. */
+static ndm_status look_until(ndm_host_stream *s, uint64_t at, ndm_wait *wait)
+{
+    int64_t start = 0, timeout = s->base.device->options.timeout_ns;
+
+    for (;;) {
         NDM_TRY(ndm_host_progress(s->base.device, NULL));
-        if (s->completed >= at || spins < looks)
+        if (s->completed >= at)
+            return failure_of(s);
+        ndm_wait_pause(wait);
+        if (!ndm_wait_yields(wait))
             continue;
-        ndm_turn_yield();
-        start = start ? start : ndm_clock_ns(); /* the looks before take no time to speak of */
-        if (ndm_clock_ns() - start < timeout)
-            continue;
-        describe_wait(s, text, sizeof text);
-        s->failed = NDM_ERR_TIMEOUT;
-        NDM_FAIL(NDM_ERR_TIMEOUT, "stream %s: %s (after %.3g s)", s->base.name, text,
-                 (double)timeout * 1e-9);
+        start = start ? start : ndm_clock_ns();
+        if (ndm_clock_ns() - start >= timeout)
+            return fail_deadline(s);
     }
-    return failure_of(s);
+}
+
+static ndm_status wait_until(ndm_host_stream *s, uint64_t at)
+{
+    ndm_wait wait;
+
+    if (s->completed >= at)
+        return failure_of(s);
+    ndm_wait_begin(&wait);
+    ndm_status status = look_until(s, at, &wait);
+    ndm_wait_end(&wait);
+    return status;
 }
 
 ndm_status ndm_host_stream_synchronize(ndm_stream *stream)

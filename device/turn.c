@@ -21,10 +21,7 @@ static const struct timespec PAUSE = {.tv_nsec = 1000000};
 /* One lock a process: MPI is one, and so is the world that all devices' collectives meet in. */
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int helpers; /* how many there are; nobody locks without one */
-static _Atomic bool cores_shared;
 static _Thread_local int depth;
-
-enum { LOOKS_BEFORE_YIELD = 200 };
 
 struct ndm_host_helper {
     pthread_t thread;
@@ -75,14 +72,9 @@ void ndm_turn_yield(void)
     ndm_turn_resume(had);
 }
 
-int64_t ndm_turn_looks(void)
+bool ndm_turn_has_helper(void)
 {
-    return atomic_load_explicit(&cores_shared, memory_order_relaxed) ? 0 : LOOKS_BEFORE_YIELD;
-}
-
-void ndm_turn_share_cores(bool shared)
-{
-    atomic_store(&cores_shared, shared);
+    return atomic_load_explicit(&helpers, memory_order_relaxed) > 0;
 }
 
 /* With the turn. Once a stream has failed, nothing moves any more. */

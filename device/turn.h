@@ -19,12 +19,7 @@ int ndm_turn_suspend(void);
 void ndm_turn_resume(int suspended);
 
 void ndm_turn_yield(void); /* lets others run, and have the turn */
-
-/* How often a wait looks before it yields: often where every rank has a core, since what it waits
- * for is about to come; not at all where ranks share cores, since it comes from one that is not
- * running. Of a process; set when it joins a world. */
-int64_t ndm_turn_looks(void);
-void ndm_turn_share_cores(bool shared);
+bool ndm_turn_has_helper(void);
 
 /* Starts a thread that advances the queues of a host device until ndm_host_unhelp(); what fails
  * there is reported by the stream. Nothing happens if it runs already. NDM_ERR_UNSUPPORTED if the
