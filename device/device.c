@@ -339,6 +339,13 @@ ndm_device *ndm_stream_device(const ndm_stream *stream)
     return stream->device;
 }
 
+void *ndm_stream_native(const ndm_stream *stream)
+{
+    const ndm_device_ops *ops = stream->device->ops;
+
+    return ops->stream_native ? ops->stream_native(stream) : NULL;
+}
+
 ndm_status ndm_stream_wait(ndm_stream *stream, ndm_event *event)
 {
     return stream->device->ops->stream_wait(stream, event);

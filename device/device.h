@@ -34,6 +34,12 @@ typedef struct ndm_device_options {
     int threads;                       /* OpenMP threads of kernels on cpu; 0 = leave as it is */
     int64_t memory_limit_bytes;        /* allocations beyond fail with NDM_ERR_MEMORY; 0 = none */
     const struct ndm_sim_options *sim; /* of the simulated world (device/sim.h), else NULL */
+    /* What an embedding program hands in, of worlds that have stream_native; else all zero. */
+    struct {
+        bool device; /* take the device of this index, not one by local_rank */
+        int index;
+        void *compute_stream; /* native; the first compute stream runs on it. NULL = none */
+    } given;
 } ndm_device_options;
 
 /* Memory that a world keeps for reuse: what lies idle in it cannot be had by others, and a request
@@ -64,6 +70,7 @@ typedef struct ndm_device_ops {
     ndm_status (*zero)(ndm_stream *stream, void *memory, int64_t bytes);
     ndm_status (*stream_create)(ndm_device *device, ndm_stream_kind kind, ndm_stream **stream);
     void (*stream_destroy)(ndm_stream *stream);
+    void *(*stream_native)(const ndm_stream *stream); /* NULL: it has none */
     ndm_status (*stream_wait)(ndm_stream *stream, ndm_event *event);
     ndm_status (*stream_synchronize)(ndm_stream *stream);
     ndm_status (*event_create)(ndm_device *device, ndm_event **event);

@@ -122,6 +122,14 @@ static int64_t timeout_ns(const ndm_context_options *o)
     return (int64_t)((o->timeout_s < longest_s ? o->timeout_s : longest_s) * 1e9);
 }
 
+static ndm_status check_given(const ndm_context *c, const ndm_context_options *o)
+{
+    if ((o->device_index >= 0 || o->compute_stream) && !c->device->ops->stream_native)
+        NDM_FAIL(NDM_ERR_CONFIG, "%s was handed in, and device %s takes none; device cuda does",
+                 o->compute_stream ? "compute_stream" : "device_index", c->device->ops->name);
+    return NDM_OK;
+}
+
 static ndm_status open_device(ndm_context *c, const ndm_context_options *o)
 {
     ndm_device_options device = {
@@ -130,9 +138,11 @@ static ndm_status open_device(ndm_context *c, const ndm_context_options *o)
         .threads = threads_per_rank(c, o),
         .memory_limit_bytes = o->memory_limit_bytes,
         .sim = o->sim,
+        .given = {o->device_index >= 0, o->device_index, o->compute_stream},
     };
 
     NDM_TRY(ndm_device_create(o->device, &device, &c->device));
+    NDM_TRY(check_given(c, o));
     NDM_TRY(ndm_kernels_bind(c->device, o->kernels));
     NDM_TRY(ndm_stream_create(c->device, NDM_STREAM_COMPUTE, "compute", &c->compute));
     NDM_TRY(ndm_stream_create(c->device, NDM_STREAM_COMM, "gather", &c->gather));

@@ -3,21 +3,24 @@
  *
  * Ranks of a host take its devices in turn, so no two meet while there are enough, whatever order
  * the launcher has. A launcher that shows each rank a device of its own (CUDA_VISIBLE_DEVICES) has
- * chosen already. The rank then moves to the processors near its device, unless it was bound to
- * fewer than all, which is left as it is. */
+ * chosen already, and so has an embedding program that hands in its device. The rank then moves to
+ * the processors near its device, unless it was bound to fewer than all, which is left as it is. */
 #include <hwloc.h>
 #include <stdlib.h>
 
 #include "device/cuda/internal.h"
 
-ndm_status ndm_cuda_choose(int local_rank, int *ordinal)
+ndm_status ndm_cuda_choose(const ndm_device_options *options, int *ordinal)
 {
     int n = 0;
 
     NDM_CUDA_TRY("number of devices", cudaGetDeviceCount(&n));
     if (n < 1)
         NDM_FAIL(NDM_ERR_DEVICE, "device: cuda: there is no device");
-    *ordinal = local_rank % n;
+    *ordinal = options->given.device ? options->given.index : options->local_rank % n;
+    if (*ordinal < 0 || *ordinal >= n)
+        NDM_FAIL(NDM_ERR_USAGE, "device: cuda: device_index %d of %d device(s), which count from 0",
+                 *ordinal, n);
     return NDM_OK;
 }
 

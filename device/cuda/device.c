@@ -74,7 +74,7 @@ static ndm_status open_device(ndm_cuda_dev *d, const ndm_device_options *options
 {
     const char *blocking = getenv("NDM_CUDA_BLOCKING");
 
-    NDM_TRY(ndm_cuda_choose(options->local_rank, &d->ordinal));
+    NDM_TRY(ndm_cuda_choose(options, &d->ordinal));
     NDM_CUDA_TRY("take the device", cudaSetDevice(d->ordinal));
     NDM_TRY(read_facts(d));
     ndm_cuda_move_near(d->bus_id);
@@ -127,6 +127,7 @@ const ndm_device_ops ndm_cuda_device = {
     .copy = ndm_cuda_copy,
     .zero = ndm_cuda_zero,
     .stream_create = ndm_cuda_stream_create,
+    .stream_native = ndm_cuda_stream_native,
     .stream_destroy = ndm_cuda_stream_destroy,
     .stream_wait = ndm_cuda_stream_wait,
     .stream_synchronize = ndm_cuda_stream_synchronize,

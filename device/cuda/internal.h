@@ -16,6 +16,7 @@ typedef struct ndm_cuda_span ndm_cuda_span;
 typedef struct ndm_cuda_stream {
     ndm_stream base; /* first */
     cudaStream_t handle;
+    bool given; /* the handle is an embedding program's */
     cublasHandle_t blas;
     cublasLtHandle_t blas_lt;
     void *workspace, *scratch; /* from the pool; NULL until asked for */
@@ -90,7 +91,7 @@ static inline ndm_cuda_dev *ndm_cuda_of(const ndm_device *device)
 }
 
 /* choose.c: which device of the machine a rank takes, and the rank's processors near it. */
-NDM_MUST_USE ndm_status ndm_cuda_choose(int local_rank, int *ordinal);
+NDM_MUST_USE ndm_status ndm_cuda_choose(const ndm_device_options *options, int *ordinal);
 void ndm_cuda_move_near(const char *bus_id);
 
 ndm_status ndm_cuda_alloc(ndm_device *device, int64_t bytes, void **memory);

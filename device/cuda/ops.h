@@ -10,6 +10,7 @@ extern "C" {
 #endif
 
 ndm_status ndm_cuda_stream_create(ndm_device *device, ndm_stream_kind kind, ndm_stream **stream);
+void *ndm_cuda_stream_native(const ndm_stream *stream);
 void ndm_cuda_stream_destroy(ndm_stream *stream);
 ndm_status ndm_cuda_stream_wait(ndm_stream *stream, ndm_event *event);
 ndm_status ndm_cuda_stream_synchronize(ndm_stream *stream);

@@ -10,6 +10,11 @@ cudaStream_t ndm_cuda_stream_handle(const ndm_stream *stream)
     return ((const ndm_cuda_stream *)stream)->handle;
 }
 
+void *ndm_cuda_stream_native(const ndm_stream *stream)
+{
+    return ndm_cuda_stream_handle(stream);
+}
+
 int ndm_cuda_sm_count(const ndm_stream *stream)
 {
     return ndm_cuda_of(stream->device)->sm_count;
@@ -37,6 +42,16 @@ static ndm_status make_handle(ndm_stream_kind kind, cudaStream_t *handle)
     return NDM_OK;
 }
 
+/* The embedding program's stream goes to the first that asks for one to compute on. */
+static void *given_to(const ndm_cuda_dev *d, ndm_stream_kind kind)
+{
+    const ndm_cuda_stream *s = d->streams;
+
+    while (s && !s->given)
+        s = s->next;
+    return s || kind != NDM_STREAM_COMPUTE ? NULL : d->base.options.given.compute_stream;
+}
+
 ndm_status ndm_cuda_stream_create(ndm_device *device, ndm_stream_kind kind, ndm_stream **stream)
 {
     ndm_cuda_dev *d = ndm_cuda_of(device);
@@ -50,7 +65,9 @@ ndm_status ndm_cuda_stream_create(ndm_device *device, ndm_stream_kind kind, ndm_
     s = calloc(1, sizeof *s);
     if (!s)
         NDM_FAIL(NDM_ERR_MEMORY, "no memory for a stream");
-    ndm_status status = make_handle(kind, &s->handle);
+    s->handle = given_to(d, kind);
+    s->given = s->handle != NULL;
+    ndm_status status = s->given ? NDM_OK : make_handle(kind, &s->handle);
     if (status != NDM_OK) {
         free(s);
         return status;
@@ -75,7 +92,8 @@ void ndm_cuda_stream_destroy(ndm_stream *stream)
     while (*link != s)
         link = &(*link)->next;
     *link = s->next;
-    (void)cudaStreamDestroy(s->handle);
+    if (!s->given)
+        (void)cudaStreamDestroy(s->handle);
     free(s);
 }
 

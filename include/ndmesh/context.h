@@ -45,7 +45,8 @@ typedef struct ndm_context_options {
     int64_t memory_limit_bytes;   /**< device allocations beyond it fail; 0 (default): none */
     const ndm_named_value *facts; /**< [n_facts] verified to be equal on all ranks; not kept */
     int64_t n_facts;
-    const void *mpi_comm; /**< see interop_mpi.h; NULL (default): join the world of the launcher */
+    const void *mpi_comm; /**< set by ndm_context_options_take_mpi() of interop_mpi.h; NULL
+                             (default): join the world of the launcher */
     const struct ndm_sim_options *sim; /**< for planners inside ndmesh; NULL (default) */
     ndm_toggle progress_thread; /**< a thread that moves messages on while kernels run; default
                                    NDM_TOGGLE_AUTO: between nodes, on a host device */
@@ -55,12 +56,16 @@ typedef struct ndm_context_options {
     ndm_status (*choose_mesh)(void *user, int64_t ranks, int64_t hosts,
                               ndm_parallelism_config *parallelism);
     void *choose_user;
+    /* Set by ndm_context_options_take_cuda() of interop_cuda.h: */
+    int device_index; /**< which of the devices; -1 (default): by the rank's place on its host */
+    void *compute_stream; /**< native; ndm_context_stream() runs on it. Not owned: it outlives the
+                             context. NULL (default): one of the context's own */
 } ndm_context_options;
 
 #define NDM_CONTEXT_OPTIONS_INIT                                                               \
     {                                                                                          \
         sizeof(ndm_context_options), "auto", "auto", "auto", 600.0, 0, 0, NULL, 0, NULL, NULL, \
-            NDM_TOGGLE_AUTO, NDM_BIND_NONE, NULL, NULL                                         \
+            NDM_TOGGLE_AUTO, NDM_BIND_NONE, NULL, NULL, -1, NULL                               \
     }
 
 /**
@@ -72,7 +77,8 @@ typedef struct ndm_context_options {
  * @param context      receives the context; destroy with ndm_context_destroy()
  *
  * Collective over: world. On failure all ranks fail with the same message.
- * @retval NDM_ERR_CONFIG    the mesh breaks a rule, or timeout_s is not above 0
+ * @retval NDM_ERR_CONFIG    the mesh breaks a rule, timeout_s is not above 0, or device_index or
+ *                           compute_stream are given and the device is a host's
  * @retval NDM_ERR_MISMATCH  ranks differ in mesh, facts or version: names the rank and the field
  * @retval NDM_ERR_COMM, NDM_ERR_TIMEOUT, NDM_ERR_UNSUPPORTED, NDM_ERR_MEMORY
  */

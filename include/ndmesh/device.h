@@ -84,6 +84,10 @@ NDM_API NDM_MUST_USE ndm_status ndm_stream_create(ndm_device *device, ndm_stream
 NDM_API void ndm_stream_destroy(ndm_stream *stream); /**< the stream must be idle; NULL is fine */
 NDM_API ndm_device *ndm_stream_device(const ndm_stream *stream);
 
+/** The stream as its world knows it: a cudaStream_t on cuda (interop_cuda.h has it typed); NULL
+ * where there is none. Owned by the stream. */
+NDM_API void *ndm_stream_native(const ndm_stream *stream);
+
 /** Work enqueued on stream after this call runs after the event's last record. @retval
  * NDM_ERR_TIMEOUT, NDM_ERR_COMM */
 NDM_API NDM_MUST_USE ndm_status ndm_stream_wait(ndm_stream *stream, ndm_event *event);

@@ -11,6 +11,8 @@
 
 #include <mpi.h>
 
+#include <ndmesh/interop_mpi.h>
+
 #include "core/hash.h"
 #include "train/checkpoint_files.h"
 #include "train/trainer.h"
@@ -136,7 +138,7 @@ static void open_place(const mesh *m, const char *config, place *p)
 
     pc.dp_replicate = m->sizes[0], pc.dp_shard = m->sizes[1];
     pc.cp = m->sizes[2], pc.tp = m->sizes[3];
-    co.mpi_comm = &p->comm;
+    ndm_context_options_take_mpi(&co, &p->comm);
     co.threads = 1;
     co.timeout_s = 60;
     mo.seq_len = 8;

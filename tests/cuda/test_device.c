@@ -11,6 +11,9 @@
 
 #include <cmocka.h>
 
+#include <mpi.h>
+#include <ndmesh/interop_cuda.h>
+
 #include "core/dtype.h"
 #include "tests/cuda/gpu.h"
 
@@ -276,6 +279,85 @@ static void waits_of_the_compute_stream_are_timed(void **state)
     ndm_device_free(gpu, there);
 }
 
+/* ---- an embedding program's device and stream ----------------------------------------------- */
+
+static void embed(ndm_context_options *options, int index, cudaStream_t stream)
+{
+    *options = (ndm_context_options)NDM_CONTEXT_OPTIONS_INIT;
+    ndm_context_options_take_cuda(options, index, stream);
+}
+
+/* What the program has on its stream comes before what the context computes there. */
+static void a_context_works_on_a_given_stream(void **state)
+{
+    enum { N = 1 << 18 };
+    static float in[N], out[N];
+    const ndm_parallelism_config alone = NDM_PARALLELISM_CONFIG_INIT;
+    ndm_context_options options;
+    ndm_context *context;
+    float *x = take(sizeof in);
+
+    (void)state;
+    for (int i = 0; i < N; i++)
+        in[i] = (float)i;
+    embed(&options, 0, ndm_stream_cuda(compute));
+    ok(ndm_context_create(&alone, &options, &context));
+    assert_string_equal(ndm_device_name(ndm_context_device(context)), "cuda");
+    assert_ptr_equal(ndm_stream_cuda(ndm_context_stream(context)), ndm_stream_cuda(compute));
+    for (int round = 0; round < 8; round++) {
+        ok(ndm_zero(compute, x, sizeof in)); /* by the program */
+        ok(ndm_copy(ndm_context_stream(context), x, in, sizeof in, NDM_HOST_TO_DEVICE));
+        ok(ndm_copy(compute, out, x, sizeof in, NDM_DEVICE_TO_HOST));
+        ok(ndm_stream_synchronize(compute));
+        assert_memory_equal(in, out, sizeof in);
+    }
+    ndm_context_destroy(context);
+    ok(ndm_zero(compute, x, sizeof in)); /* the stream is still the program's */
+    ok(ndm_copy(compute, out, x, sizeof in, NDM_DEVICE_TO_HOST));
+    ok(ndm_stream_synchronize(compute));
+    assert_true(out[N - 1] == 0.0f);
+    ndm_device_free(gpu, x);
+}
+
+static void a_second_compute_stream_is_its_own(void **state)
+{
+    ndm_device_options options = {.timeout_ns = 60ll * 1000000000,
+                                  .given = {true, 0, ndm_stream_native(compute)}};
+    ndm_stream *reduce, *first, *second;
+    ndm_device *device;
+
+    (void)state;
+    ok(ndm_device_create("cuda", &options, &device));
+    ok(ndm_stream_create(device, NDM_STREAM_COMM, "reduce", &reduce));
+    ok(ndm_stream_create(device, NDM_STREAM_COMPUTE, "first", &first));
+    ok(ndm_stream_create(device, NDM_STREAM_COMPUTE, "second", &second));
+    assert_ptr_equal(ndm_stream_native(first), ndm_stream_native(compute));
+    assert_ptr_not_equal(ndm_stream_native(reduce), ndm_stream_native(compute));
+    assert_ptr_not_equal(ndm_stream_native(second), ndm_stream_native(compute));
+    ndm_device_destroy(device);
+    ok(ndm_stream_synchronize(compute));
+}
+
+static void what_cannot_be_taken_is_refused(void **state)
+{
+    const ndm_parallelism_config alone = NDM_PARALLELISM_CONFIG_INIT;
+    ndm_context_options options;
+    ndm_context *context;
+
+    (void)state;
+    embed(&options, 1000, NULL);
+    assert_int_equal(ndm_context_create(&alone, &options, &context), NDM_ERR_USAGE);
+    assert_non_null(strstr(ndm_error_message(), "device_index 1000"));
+    embed(&options, 0, NULL);
+    options.device = "cpu";
+    assert_int_equal(ndm_context_create(&alone, &options, &context), NDM_ERR_CONFIG);
+    assert_non_null(strstr(ndm_error_message(), "device_index"));
+    embed(&options, -1, ndm_stream_cuda(compute));
+    options.device = "cpu";
+    assert_int_equal(ndm_context_create(&alone, &options, &context), NDM_ERR_CONFIG);
+    assert_non_null(strstr(ndm_error_message(), "compute_stream"));
+}
+
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, open_device, close_device)
@@ -290,7 +372,13 @@ int main(void)
         CASE(a_stream_waits_for_the_last_record_of_an_event),
         CASE(downloads_arrive_over_events),
         CASE(waits_of_the_compute_stream_are_timed),
+        CASE(a_context_works_on_a_given_stream),
+        CASE(a_second_compute_stream_is_its_own),
+        CASE(what_cannot_be_taken_is_refused),
     };
 
-    return cmocka_run_group_tests_name("cuda device", tests, NULL, NULL);
+    MPI_Init(NULL, NULL); /* a context that initialises it finalises it, and it begins once */
+    int failed = cmocka_run_group_tests_name("cuda device", tests, NULL, NULL);
+    MPI_Finalize();
+    return failed;
 }

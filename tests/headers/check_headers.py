@@ -16,7 +16,8 @@ import tempfile
 FOLDERS = ["core", "device", "mesh", "collectives", "kernels", "strategies", "model", "train", "cli",
            "tests", "benchmarks"]
 PART = re.compile(r"Include (\S+?),? not this", re.IGNORECASE)  # a header's own words
-NEEDS_SDK = [("interop_cuda.h", "cuda_runtime_api.h"), ("cuda/", "cuda_runtime_api.h"),
+NEEDS_SDK = [("interop_cuda.h", "cuda_runtime_api.h"), ("interop_mpi.h", "mpi.h"),
+             ("cuda/", "cuda_runtime_api.h"),
              ("nccl_comm.h", "nccl.h")]
 FOR_CUDA_SOURCES = ["tests/cuda_emulator/cuemu.h"]  # C++, before a .cu
 STRICT = ["-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Wno-sign-conversion", "-Werror"]

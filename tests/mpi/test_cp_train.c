@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Training over split sequences against the same training on one rank: loss, tokens and gradient
  * norm of some steps. Every rank also is a world of one, where it makes what is expected. */
+#include <ndmesh/interop_mpi.h>
+
 #include "harness.h"
 
 #include <math.h>
@@ -120,7 +122,7 @@ static outcome run(const job *j, const ndm_parallelism_config *mesh, MPI_Comm co
     options.kernels = "ref"; /* LeakSanitizer crashes once a gemm library is loaded */
     options.threads = 1;
     options.timeout_s = 60;
-    options.mpi_comm = &comm;
+    ndm_context_options_take_mpi(&options, &comm);
     must(ndm_context_create(mesh, &options, &context));
     o.status = train(j, context, &o);
     if (o.status != NDM_OK)
