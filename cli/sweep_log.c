@@ -32,16 +32,7 @@ static ndm_status keep(ndm_sweep_log *log, const ndm_sweep_run *run)
 
 static ndm_status put_line(ndm_sweep_log *log, ndm_buffer *line)
 {
-    size_t done = 0;
-
-    while (done < line->length) {
-        ssize_t n = write(log->fd, line->data + done, line->length - done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            NDM_FAIL(NDM_ERR_IO, "%s: cannot write a line: %s", log->path, strerror(errno));
-        done += (size_t)n;
-    }
+    NDM_TRY(ndm_file_put(log->fd, log->path, line->data, line->length));
     if (fsync(log->fd) != 0 && errno != EINVAL) /* a pipe has nothing to keep */
         NDM_FAIL(NDM_ERR_IO, "%s: cannot make it durable: %s", log->path, strerror(errno));
     return NDM_OK;

@@ -2,13 +2,10 @@
 /* The ring of the last collectives, and its dump. */
 #include "collectives/flight.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "collectives/world.h"
 #include "core/clock.h"
 #include "core/dtype.h"
+#include "core/file.h"
 #include "core/json.h"
 
 uint64_t ndm_flight_add(ndm_flight *flight, const ndm_comm *comm, const ndm_signature *signature)
@@ -100,12 +97,10 @@ ndm_status ndm_world_dump_flight(const ndm_world *world, const char *path)
 {
     const ndm_flight *flight = &world->flight;
     uint64_t first = flight->issued >= NDM_FLIGHT_RECORDS ? flight->issued - NDM_FLIGHT_RECORDS : 0;
+    ndm_buffer text = {0};
     ndm_json json;
-    FILE *file = fopen(path, "w");
 
-    if (!file)
-        NDM_FAIL(NDM_ERR_IO, "comm: cannot write flight records to %s: %s", path, strerror(errno));
-    ndm_json_init_file(&json, file, true);
+    ndm_json_init_buffer(&json, &text, true);
     ndm_json_begin_object(&json);
     ndm_json_key_int(&json, "rank", world->rank);
     ndm_json_key_string(&json, "host", world->ranks[world->rank].host);
@@ -117,6 +112,8 @@ ndm_status ndm_world_dump_flight(const ndm_world *world, const char *path)
     ndm_json_end_array(&json);
     ndm_json_end_object(&json);
     ndm_status status = ndm_json_finish(&json);
-    fclose(file);
+    if (status == NDM_OK)
+        status = ndm_file_write(path, text.data, text.length);
+    ndm_buffer_finish(&text);
     return status;
 }

@@ -5,12 +5,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <unistd.h>
+
+#include "core/file.h"
 
 struct ndm_metrics {
     int fd;
@@ -35,8 +36,7 @@ ndm_status ndm_metrics_open(const char *path, bool append, ndm_metrics **metrics
 
         free(m->path);
         free(m);
-        NDM_FAIL(NDM_ERR_IO, "%s: cannot open for writing: %s", path,
-                 error == ENXIO ? "nobody reads this pipe" : strerror(error));
+        NDM_FAIL(NDM_ERR_IO, "%s: cannot open for writing: %s", path, ndm_file_write_error(error));
     }
     *metrics = m;
     return NDM_OK;
@@ -59,33 +59,11 @@ static void begin_line(ndm_metrics *m)
     ndm_json_begin_object(&m->json);
 }
 
-/* Of a file, all at once. A pipe may be full: then its reader gets a while. */
-static ndm_status put(const ndm_metrics *m, const char *bytes, size_t left)
-{
-    enum { WAIT_MS = 10 * 1000 };
-
-    while (left > 0) {
-        ssize_t done = write(m->fd, bytes, left);
-        struct pollfd p = {.fd = m->fd, .events = POLLOUT};
-
-        if (done > 0) {
-            bytes += done;
-            left -= (size_t)done;
-        } else if (done < 0 && errno == EAGAIN && poll(&p, 1, WAIT_MS) == 0) {
-            NDM_FAIL(NDM_ERR_IO, "%s: nothing was read from this pipe for %d ms", m->path, WAIT_MS);
-        } else if (done == 0 || (errno != EAGAIN && errno != EINTR)) {
-            NDM_FAIL(NDM_ERR_IO, "%s: cannot write the last %zu bytes of a line: %s", m->path, left,
-                     done == 0 ? "nothing was written" : strerror(errno));
-        }
-    }
-    return NDM_OK;
-}
-
 static ndm_status end_line(ndm_metrics *m)
 {
     ndm_json_end_object(&m->json);
     NDM_TRY(ndm_json_finish(&m->json));
-    return put(m, m->line.data, m->line.length);
+    return ndm_file_put(m->fd, m->path, m->line.data, m->line.length);
 }
 
 ndm_json *ndm_metrics_begin(ndm_metrics *m, const char *name)

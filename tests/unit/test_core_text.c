@@ -8,7 +8,9 @@
 #include <core/log.h>
 #include <core/text.h>
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -177,6 +179,105 @@ static void pipes_are_read_within_a_while(void **state)
     unlink(path);
 }
 
+static void expect_text(const char *path, const char *text)
+{
+    ndm_buffer read = {0};
+
+    assert_int_equal(ndm_file_read(path, &read), NDM_OK);
+    assert_string_equal(read.data, text);
+    ndm_buffer_finish(&read);
+}
+
+/* A link to a file, one to a link, and one to nothing yet: they stay, and their target is written.
+ */
+static void links_stay_links(void **state)
+{
+    const char *file = scratch_path("file"), *link = scratch_path("link");
+    const char *far = scratch_path("far");
+    struct stat s;
+
+    (void)state;
+    assert_int_equal(symlink("file", link), 0);
+    assert_int_equal(symlink(link, far), 0);
+    assert_int_equal(ndm_file_write_atomic(link, "one", 3), NDM_OK);
+    expect_text(file, "one");
+    assert_int_equal(chmod(file, 0640), 0);
+    assert_int_equal(ndm_file_write_atomic(far, "two", 3), NDM_OK);
+    expect_text(file, "two");
+    assert_true(lstat(link, &s) == 0 && S_ISLNK(s.st_mode));
+    assert_true(lstat(far, &s) == 0 && S_ISLNK(s.st_mode));
+    assert_true(stat(file, &s) == 0 && (s.st_mode & 0777) == 0640);
+    unlink(file);
+    assert_int_equal(symlink("far", file), 0);
+    assert_int_equal(ndm_file_write_atomic(far, "three", 5), NDM_ERR_IO);
+    assert_non_null(strstr(ndm_error_message(), "symbolic links"));
+}
+
+/* Bytes of a pipe's reader, which may be gone at once. */
+static pid_t start_reader(const char *path, int bytes)
+{
+    pid_t reader = fork();
+
+    if (reader == 0) {
+        int fd = open(path, O_RDONLY), got = 0;
+        char text[4096];
+        for (ssize_t n = 1; got < bytes && n > 0; got += (int)n)
+            n = read(fd, text, sizeof text);
+        _exit(got != bytes);
+    }
+    return reader;
+}
+
+static void pipes_are_written_in_place(void **state)
+{
+    enum { MANY = 300000 }; /* more than a pipe holds */
+    const char *path = scratch_path("out");
+    char *data = calloc(1, MANY);
+    int outcome = -1;
+    struct stat s;
+
+    (void)state;
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(ndm_file_write_atomic(path, "a", 1), NDM_ERR_IO);
+    assert_non_null(strstr(ndm_error_message(), "nobody reads this pipe"));
+    int held = open(path, O_RDONLY | O_NONBLOCK);
+    pid_t reader = start_reader(path, MANY);
+    usleep(20 * 1000);
+    close(held);
+    assert_int_equal(ndm_file_write_atomic(path, data, MANY), NDM_OK);
+    assert_int_equal(waitpid(reader, &outcome, 0), reader);
+    assert_int_equal(outcome, 0);
+    assert_true(lstat(path, &s) == 0 && S_ISFIFO(s.st_mode));
+    held = open(path, O_RDONLY | O_NONBLOCK);
+    ndm_atomic_file file;
+    assert_int_equal(ndm_atomic_file_begin(path, &file), NDM_OK);
+    close(held);
+    fputs("to nobody", file.stream);
+    assert_int_equal(ndm_atomic_file_commit(&file), NDM_ERR_IO);
+    assert_non_null(strstr(ndm_error_message(), "nobody reads this pipe"));
+    free(data);
+}
+
+/* Nodes of its own, like the null device and the full one: only root makes them. */
+static void devices_are_written_in_place(void **state)
+{
+    const char *null = scratch_path("null"), *full = scratch_path("full");
+    struct stat s;
+
+    (void)state;
+    if (mknod(null, S_IFCHR | 0600, makedev(1, 3)) != 0 ||
+        mknod(full, S_IFCHR | 0600, makedev(1, 7)) != 0 || access(null, W_OK) != 0 ||
+        close(open(null, O_WRONLY)) != 0)
+        skip();
+    assert_int_equal(ndm_file_write_atomic(null, "a", 1), NDM_OK);
+    assert_true(lstat(null, &s) == 0 && S_ISCHR(s.st_mode));
+    assert_int_equal(ndm_file_write_atomic(full, "a", 1), NDM_ERR_IO);
+    assert_non_null(strstr(ndm_error_message(), "No space left"));
+    assert_true(lstat(full, &s) == 0 && S_ISCHR(s.st_mode));
+    assert_int_equal(ndm_file_write_atomic(scratch_folder, "a", 1), NDM_ERR_IO);
+    assert_non_null(strstr(ndm_error_message(), "Is a directory"));
+}
+
 static void hashes_are_xxh3(void **state)
 {
     (void)state;
@@ -258,6 +359,9 @@ int main(void)
         cmocka_unit_test(files_are_written_whole_and_read_back),
         cmocka_unit_test(file_errors_name_path_and_reason),
         cmocka_unit_test(pipes_are_read_within_a_while),
+        cmocka_unit_test(links_stay_links),
+        cmocka_unit_test(pipes_are_written_in_place),
+        cmocka_unit_test(devices_are_written_in_place),
         cmocka_unit_test(hashes_are_xxh3),
         cmocka_unit_test(the_clock_goes_forward),
         cmocka_unit_test(log_lines_name_level_area_and_rank),
