@@ -233,16 +233,28 @@ static ndm_status begin(ndm_model *m, const char *folder, ndm_safetensors_writer
     return ndm_safetensors_writer_begin(writer);
 }
 
-/* One rank makes the files, all write their ranges; nobody returns before all have. */
-static ndm_status write_files(ndm_model *m, const ndm_model_files *files, ndm_unit_part part)
+static ndm_status plan(const ndm_model *m, const ndm_model_files *files, bool replace,
+                       ndm_safetensors_writer **writer)
+{
+    NDM_TRY(ndm_model_plan_files(m, files, writer));
+    return replace ? ndm_safetensors_writer_stage(*writer) : NDM_OK;
+}
+
+/* One rank makes the files, all write their ranges; nobody returns before all have. replace: what
+ * is in the folder stays until then. */
+static ndm_status write_files(ndm_model *m, const ndm_model_files *files, ndm_unit_part part,
+                              bool replace)
 {
     ndm_safetensors_writer *writer = NULL;
     ndm_status status;
 
-    NDM_TRY_OR(status, ndm_context_agree(m->context, ndm_model_plan_files(m, files, &writer)),
-               done);
+    NDM_TRY_OR(status, ndm_context_agree(m->context, plan(m, files, replace, &writer)), done);
     NDM_TRY_OR(status, ndm_context_agree(m->context, begin(m, files->folder, writer)), done);
-    status = ndm_context_agree(m->context, write_slices(m, part, writer));
+    NDM_TRY_OR(status, ndm_context_agree(m->context, write_slices(m, part, writer)), done);
+    if (replace)
+        status = ndm_context_agree(m->context, ndm_context_rank(m->context) == 0
+                                                   ? ndm_safetensors_writer_commit(writer)
+                                                   : NDM_OK);
 done:
     ndm_safetensors_writer_destroy(writer);
     return status;
@@ -295,7 +307,7 @@ ndm_status ndm_model_save(ndm_model *model, const char *folder, ndm_dtype dtype,
     bool first = ndm_context_rank(model->context) == 0;
 
     NDM_TRY(write_files(model, &(ndm_model_files){folder, "model", "", out, shard_bytes},
-                        NDM_UNIT_WEIGHTS));
+                        NDM_UNIT_WEIGHTS, true));
     return ndm_context_agree(model->context,
                              first ? ndm_model_write_config(model, folder, out) : NDM_OK);
 }
@@ -324,7 +336,7 @@ ndm_status ndm_model_save_grads(ndm_model *model, const char *file)
 
     NDM_TRY(ndm_model_split_path(file, &folder, &stem));
     ndm_status status = write_files(model, &(ndm_model_files){folder, stem, "", NDM_F32, 0},
-                                    NDM_UNIT_GRADS);
+                                    NDM_UNIT_GRADS, false);
     free(folder);
     free(stem);
     return status;

@@ -112,6 +112,13 @@ NDM_MUST_USE ndm_status ndm_safetensors_writer_create(const char *folder, const 
                                                       ndm_safetensors_writer **writer);
 void ndm_safetensors_writer_destroy(ndm_safetensors_writer *writer); /* closes; NULL is fine */
 
+/* Before begin(), in every process: the files are written under other names, and what is in the
+ * folder stays as it is until one process, after all have synced, calls commit(). Then they take
+ * its place, and files of the same stem that are not of this plan are removed: the single file
+ * beside shards, an index, shards. Links stay links. Not committed, what was written is removed. */
+NDM_MUST_USE ndm_status ndm_safetensors_writer_stage(ndm_safetensors_writer *writer);
+NDM_MUST_USE ndm_status ndm_safetensors_writer_commit(ndm_safetensors_writer *writer);
+
 /* Creates the files at their full size with their headers, and the index. NDM_ERR_IO: also if the
  * disk is full. */
 NDM_MUST_USE ndm_status ndm_safetensors_writer_begin(ndm_safetensors_writer *writer);

@@ -136,12 +136,12 @@ static ndm_status make_header(struct ndm_safetensors_out *out, ndm_tensor_info *
     return ndm_buffer_status(&out->header);
 }
 
-static char *file_path(const ndm_safetensors_writer *w, int64_t file)
+static char *file_name(const ndm_safetensors_writer *w, int64_t file)
 {
     if (w->file_count == 1)
-        return ndm_text_printf("%s/%s.safetensors", w->folder, w->stem);
-    return ndm_text_printf("%s/%s-%05" PRId64 "-of-%05" PRId64 ".safetensors", w->folder, w->stem,
-                           file + 1, w->file_count);
+        return ndm_text_printf("%s.safetensors", w->stem);
+    return ndm_text_printf("%s-%05" PRId64 "-of-%05" PRId64 ".safetensors", w->stem, file + 1,
+                           w->file_count);
 }
 
 static ndm_status make_files(ndm_safetensors_writer *w, const char *const *metadata)
@@ -160,7 +160,9 @@ static ndm_status make_files(ndm_safetensors_writer *w, const char *const *metad
 
         while (end < w->count && w->infos[end].file == f)
             end++;
-        w->files[f].path = file_path(w, f);
+        w->files[f].name = file_name(w, f);
+        if (w->files[f].name != NULL)
+            w->files[f].path = ndm_text_printf("%s/%s", w->folder, w->files[f].name);
         if (w->files[f].path == NULL)
             NDM_FAIL(NDM_ERR_MEMORY, "%s: no memory for a file's name", w->folder);
         NDM_TRY(make_header(&w->files[f], w->infos + first, end - first, metadata));
@@ -211,12 +213,15 @@ void ndm_safetensors_writer_destroy(ndm_safetensors_writer *w)
 {
     if (w == NULL)
         return;
+    ndm_safetensors_writer_abandon(w);
     for (int64_t i = 0; i < w->count; i++)
         free((char *)w->infos[i].name);
     for (int64_t f = 0; w->files != NULL && f < w->file_count; f++) {
         if (w->files[f].fd >= 0)
             close(w->files[f].fd);
         free(w->files[f].path);
+        free(w->files[f].final);
+        free(w->files[f].name);
         ndm_buffer_finish(&w->files[f].header);
     }
     free(w->infos);
@@ -233,7 +238,7 @@ int64_t ndm_safetensors_writer_files(const ndm_safetensors_writer *w)
 
 const char *ndm_safetensors_writer_path(const ndm_safetensors_writer *w, int64_t file)
 {
-    return w->files[file].path;
+    return w->files[file].final != NULL ? w->files[file].final : w->files[file].path;
 }
 
 int64_t ndm_safetensors_writer_bytes(const ndm_safetensors_writer *w, int64_t file)

@@ -10,8 +10,6 @@
 #include <unistd.h>
 
 #include "core/dtype.h"
-#include "core/file.h"
-#include "core/json.h"
 
 /* Runs from here on are sent to the disk as soon as they are written: it works while the next one
  * is prepared, and not only when the file is synced. */
@@ -79,73 +77,12 @@ static ndm_status begin_file(struct ndm_safetensors_out *out)
     return write_all(out, out->header.data, (int64_t)out->header.length, 8);
 }
 
-static const char *base_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-
-    return slash != NULL ? slash + 1 : path;
-}
-
-static ndm_status make_index(const ndm_safetensors_writer *w, ndm_buffer *text)
-{
-    int64_t elements = 0, bytes = 0;
-    ndm_json json;
-
-    for (int64_t i = 0; i < w->count; i++) {
-        elements += w->infos[i].count;
-        bytes += w->infos[i].count * (int64_t)ndm_dtype_bytes(w->infos[i].dtype);
-    }
-    ndm_json_init_buffer(&json, text, true);
-    ndm_json_begin_object(&json);
-    ndm_json_key(&json, "metadata");
-    ndm_json_begin_object(&json);
-    ndm_json_key_int(&json, "total_parameters", elements);
-    ndm_json_key_int(&json, "total_size", bytes);
-    ndm_json_end_object(&json);
-    ndm_json_key(&json, "weight_map");
-    ndm_json_begin_object(&json);
-    for (int64_t i = 0; i < w->count; i++)
-        ndm_json_key_string(&json, w->infos[i].name, base_name(w->files[w->infos[i].file].path));
-    ndm_json_end_object(&json);
-    ndm_json_end_object(&json);
-    return ndm_json_finish(&json);
-}
-
-/* One file has no index; one left from an earlier export would win over the file, so it goes. */
-static ndm_status place_index(const ndm_safetensors_writer *w, const char *path)
-{
-    ndm_buffer text = {0};
-    ndm_status status;
-
-    if (w->file_count == 1) {
-        if (unlink(path) != 0 && errno != ENOENT)
-            NDM_FAIL(NDM_ERR_IO, "%s: cannot remove the old index: %s", path, strerror(errno));
-        return NDM_OK;
-    }
-    status = make_index(w, &text);
-    if (status == NDM_OK)
-        status = ndm_file_write_atomic(path, text.data, text.length);
-    ndm_buffer_finish(&text);
-    return status;
-}
-
-static ndm_status write_index(const ndm_safetensors_writer *w)
-{
-    char *path = ndm_text_printf("%s/%s.safetensors.index.json", w->folder, w->stem);
-    ndm_status status;
-
-    if (path == NULL)
-        NDM_FAIL(NDM_ERR_MEMORY, "%s: no memory for the index", w->folder);
-    status = place_index(w, path);
-    free(path);
-    return status;
-}
-
 ndm_status ndm_safetensors_writer_begin(ndm_safetensors_writer *w)
 {
     for (int64_t f = 0; f < w->file_count; f++)
         NDM_TRY(begin_file(&w->files[f]));
-    return write_index(w);
+    w->begun = true;
+    return w->staged ? NDM_OK : ndm_safetensors_write_index(w);
 }
 
 ndm_status ndm_safetensors_writer_sync(ndm_safetensors_writer *w)

@@ -247,7 +247,9 @@ static ndm_status export_weights(const char *path, const ndm_sums *sums, const c
     NDM_TRY(ndm_checkpoint_input_open(path, sums, 0, &in));
     NDM_TRY_OR(status, ndm_file_make_dirs(folder), done);
     NDM_TRY_OR(status, plan(in.reader, folder, dtype, shard_bytes, &writer), done);
+    NDM_TRY_OR(status, ndm_safetensors_writer_stage(writer), done);
     NDM_TRY_OR(status, copy_tensors(in.reader, writer), done);
+    NDM_TRY_OR(status, ndm_safetensors_writer_commit(writer), done);
     status = write_config(path, folder, dtype);
 done:
     ndm_safetensors_writer_destroy(writer);

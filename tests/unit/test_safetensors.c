@@ -3,6 +3,8 @@
  * parts. */
 #include "scratch.h"
 
+#include <sys/stat.h>
+
 #include "core/dtype.h"
 #include "model/safetensors.h"
 
@@ -227,7 +229,7 @@ static void fill(float *values, int n)
 
 /* Two writers, as two processes would be: the first makes the files and writes a part, the second
  * the rest. */
-static void write_in_parts(int64_t shard_bytes, int64_t files)
+static void write_in_parts(int64_t shard_bytes, int64_t files, bool stage, bool commit)
 {
     ndm_safetensors_writer *w[2];
     const int64_t c[3] = {-1, 2, INT64_MAX};
@@ -239,6 +241,8 @@ static void write_in_parts(int64_t shard_bytes, int64_t files)
                                                        shard_bytes, NULL, &w[p]),
                          NDM_OK);
     assert_int_equal(ndm_safetensors_writer_files(w[0]), files);
+    for (int p = 0; stage && p < 2; p++)
+        assert_int_equal(ndm_safetensors_writer_stage(w[p]), NDM_OK);
     assert_int_equal(ndm_safetensors_writer_begin(w[0]), NDM_OK);
     assert_int_equal(ndm_safetensors_write(w[0], "a", 0, 25, a, NDM_F32), NDM_OK);
     assert_int_equal(ndm_safetensors_write(w[1], "a", 25, 35, a + 25, NDM_F32), NDM_OK);
@@ -255,10 +259,12 @@ static void write_in_parts(int64_t shard_bytes, int64_t files)
     assert_int_equal(ndm_safetensors_write(w[0], "e", 0, 1, &e, NDM_F32), NDM_OK);
     assert_int_equal(ndm_safetensors_write(w[0], "x", 0, 1, &e, NDM_F32), NDM_ERR_USAGE);
     assert_int_equal(ndm_safetensors_write(w[0], "a", 59, 2, a, NDM_F32), NDM_ERR_USAGE);
-    for (int p = 0; p < 2; p++) {
+    for (int p = 0; p < 2; p++)
         assert_int_equal(ndm_safetensors_writer_sync(w[p]), NDM_OK);
+    if (commit)
+        assert_int_equal(ndm_safetensors_writer_commit(w[0]), NDM_OK);
+    for (int p = 0; p < 2; p++)
         ndm_safetensors_writer_destroy(w[p]);
-    }
 }
 
 static void check_parts(int64_t files)
@@ -291,10 +297,64 @@ static void check_parts(int64_t files)
 static void what_is_written_in_parts_reads_back(void **state)
 {
     (void)state;
-    write_in_parts(100, 2); /* a alone: it is larger than a shard; then b to e */
+    write_in_parts(100, 2, false, false); /* a alone: it is larger than a shard; then b to e */
     check_parts(2);
-    write_in_parts(0, 1); /* over it: the index of before must not win */
+    write_in_parts(0, 1, false, false); /* over it: the index of before must not win */
     check_parts(1);
+}
+
+/* Files of the folder that begin with the stem. */
+static int count_files(void)
+{
+    DIR *folder = opendir(scratch_folder);
+    struct dirent *e;
+    int n = 0;
+
+    while ((e = readdir(folder)) != NULL)
+        n += strncmp(e->d_name, "part", 4) == 0;
+    closedir(folder);
+    return n;
+}
+
+/* Any over any: nothing of the one before is left, others' files are, and a write that was not
+ * completed has changed nothing. */
+static void files_take_the_place_of_others(void **state)
+{
+    static const struct {
+        int64_t shard_bytes, files;
+    } plans[] = {{0, 1}, {100, 2}, {50, 3}, {100, 2}, {100, 2}, {0, 1}, {0, 1}};
+    const char *others[] = {"part-of-me.safetensors", "part-1-of-2.safetensors",
+                            "part-00001-of-00002.safetensors.bak"};
+
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        scratch_write(others[i], "x", 1);
+    scratch_write("part-00001-of-00009.safetensors.partial", "x", 1);
+    for (size_t i = 0; i < sizeof plans / sizeof plans[0]; i++) {
+        int64_t n = plans[i].files;
+
+        write_in_parts(plans[i].shard_bytes, n, true, true);
+        check_parts(n);
+        assert_int_equal(count_files(), 3 + n + (n > 1));
+        write_in_parts(n > 1 ? 0 : 100, n > 1 ? 1 : 2, true, false);
+        check_parts(n);
+        assert_int_equal(count_files(), 3 + n + (n > 1));
+    }
+}
+
+/* An export whose file is a link goes where the link leads. */
+static void a_link_is_not_replaced(void **state)
+{
+    const char *link = scratch_path("part.safetensors");
+    struct stat s;
+
+    (void)state;
+    unlink(link);
+    assert_int_equal(symlink("elsewhere", link), 0);
+    write_in_parts(0, 1, true, true);
+    check_parts(1);
+    assert_true(lstat(link, &s) == 0 && S_ISLNK(s.st_mode));
+    assert_true(stat(scratch_path("elsewhere"), &s) == 0 && s.st_size > 300);
 }
 
 static void bad_plans_are_refused(void **state)
@@ -327,6 +387,8 @@ int main(void)
         cmocka_unit_test(empty_tensors_and_scalars_are_read),
         cmocka_unit_test(an_index_must_agree_with_its_shards),
         cmocka_unit_test(what_is_written_in_parts_reads_back),
+        cmocka_unit_test(files_take_the_place_of_others),
+        cmocka_unit_test(a_link_is_not_replaced),
         cmocka_unit_test(bad_plans_are_refused),
     };
 
