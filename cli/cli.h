@@ -11,6 +11,7 @@ typedef struct ndm_verb {
     int (*run)(int argc,
                const char *const
                    *argv); /* argv[0]: the first argument after the verb; returns the exit code */
+    bool alone; /* no work for several ranks: of those that a launcher started, the first does it */
 } ndm_verb;
 
 #define NDM_VERB(name) extern const ndm_verb ndm_verb_##name;

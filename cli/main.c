@@ -200,19 +200,25 @@ static int dispatch(int argc, const char *const *argv)
         ndm_cli_usage(stderr);
         return ndm_status_exit_code(NDM_ERR_USAGE);
     }
+    bool first = ndm_cli_launcher_rank() <= 0;
     if (strcmp(argv[0], "--version") == 0) {
-        printf("ndmesh %s\n", NDM_VERSION);
+        if (first)
+            printf("ndmesh %s\n", NDM_VERSION);
         return 0;
     }
     if (asks_for_help(1, argv)) {
-        ndm_cli_usage(stdout);
+        if (first)
+            ndm_cli_usage(stdout);
         return 0;
     }
     const ndm_verb *verb = NULL;
     ndm_status status = ndm_verb_find(argv[0], &verb);
     if (status != NDM_OK)
         return ndm_cli_report(status);
-    if (asks_for_help(argc - 1, argv + 1)) {
+    bool help = asks_for_help(argc - 1, argv + 1);
+    if (!first && (verb->alone || help))
+        return 0;
+    if (help) {
         ndm_options_print_help(verb->table, stdout);
         return 0;
     }

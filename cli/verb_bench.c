@@ -262,10 +262,13 @@ static ndm_status collectives(int argc, const char *const *argv)
     return status;
 }
 
+/* Of several ranks that a launcher started, the first is enough. */
 static ndm_status kernels(int argc, const char *const *argv)
 {
     ndm_options *o = NULL;
 
+    if (ndm_cli_launcher_rank() > 0)
+        return NDM_OK;
     NDM_TRY(read_options("bench kernels", argc, argv, &o));
     ndm_status status = ndm_bench_kernels(o);
     ndm_options_destroy(o);
@@ -276,6 +279,8 @@ static ndm_status profile(int argc, const char *const *argv)
 {
     ndm_options *o = NULL;
 
+    if (ndm_cli_launcher_rank() > 0)
+        return NDM_OK;
     NDM_TRY(read_options("bench profile", argc, argv, &o));
     ndm_status status = ndm_bench_profile(o);
     ndm_options_destroy(o);
@@ -319,4 +324,4 @@ static int run(int argc, const char *const *argv)
     return ndm_cli_report(status);
 }
 
-const ndm_verb ndm_verb_bench = {&table, run};
+const ndm_verb ndm_verb_bench = {&table, run, false};

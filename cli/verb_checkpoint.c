@@ -310,4 +310,4 @@ static int run(int argc, const char *const *argv)
     return ndm_cli_report(status);
 }
 
-const ndm_verb ndm_verb_checkpoint = {&table, run};
+const ndm_verb ndm_verb_checkpoint = {&table, run, true};

@@ -65,4 +65,4 @@ static int run(int argc, const char *const *argv)
     return ndm_cli_report(help(argc, argv));
 }
 
-const ndm_verb ndm_verb_help = {&table, run};
+const ndm_verb ndm_verb_help = {&table, run, true};

@@ -220,4 +220,4 @@ static int run(int argc, const char *const *argv)
     return ndm_cli_report(info(argc, argv));
 }
 
-const ndm_verb ndm_verb_info = {&table, run};
+const ndm_verb ndm_verb_info = {&table, run, false};

@@ -312,4 +312,4 @@ static int run(int argc, const char *const *argv)
     return ndm_cli_report(status);
 }
 
-const ndm_verb ndm_verb_mesh = {&table, run};
+const ndm_verb ndm_verb_mesh = {&table, run, true};

@@ -396,4 +396,4 @@ static int run(int argc, const char *const *argv)
     return ndm_cli_report(status);
 }
 
-const ndm_verb ndm_verb_plan = {&table, run};
+const ndm_verb ndm_verb_plan = {&table, run, true};

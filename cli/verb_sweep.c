@@ -434,4 +434,4 @@ static int run(int argc, const char *const *argv)
     return ndm_cli_report(status);
 }
 
-const ndm_verb ndm_verb_sweep = {&table, run};
+const ndm_verb ndm_verb_sweep = {&table, run, true};

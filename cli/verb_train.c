@@ -70,4 +70,4 @@ static int run(int argc, const char *const *argv)
     return ndm_cli_report(status);
 }
 
-const ndm_verb ndm_verb_train = {&ndm_train_option_table, run};
+const ndm_verb ndm_verb_train = {&ndm_train_option_table, run, false};

@@ -60,6 +60,15 @@ static ndm_status broadcast(ndm_world *world, void *buffer, int64_t bytes, int64
 
 /* ---- agree ----------------------------------------------------------------------------------- */
 
+/* The message says which rank it is from: it was agreed on before. */
+static bool names_rank(const char *message)
+{
+    long long rank;
+    int end = 0;
+
+    return sscanf(message, "rank %lld: %n", &rank, &end) == 1 && end > 0;
+}
+
 /* The lowest rank that failed gives its message to all. */
 static ndm_status fail_together(ndm_world *world, int64_t rank, ndm_status status)
 {
@@ -68,6 +77,8 @@ static ndm_status fail_together(ndm_world *world, int64_t rank, ndm_status statu
     if (world->rank == rank)
         snprintf(message, sizeof message, "%s", ndm_error_message());
     NDM_TRY(broadcast(world, message, sizeof message, rank));
+    if (names_rank(message))
+        NDM_FAIL(status, "%s", message);
     NDM_FAIL(status, "rank %lld: %s", (long long)rank, message);
 }
 

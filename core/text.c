@@ -4,6 +4,7 @@
 #include <core/text.h>
 
 #include <ctype.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -141,6 +142,11 @@ bool ndm_text_to_bool(const char *text, bool *value)
         }
     }
     return false;
+}
+
+double ndm_text_unsigned_nan(double value)
+{
+    return isnan(value) ? (double)NAN : value;
 }
 
 char *ndm_text_of_double(double value, char buffer[NDM_TEXT_DOUBLE_BYTES])

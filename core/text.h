@@ -30,6 +30,9 @@ char *ndm_text_join(const char *const *parts, size_t n, const char *separator);
 /* true, yes, on, 1 and their opposites; false if text is none of them. */
 bool ndm_text_to_bool(const char *text, bool *value);
 
+/* For printf, which calls some of the numbers that are none "-nan": here, that has no sign. */
+double ndm_text_unsigned_nan(double value);
+
 /* Shortest of a few precisions that reads back equal; returns buffer. */
 #define NDM_TEXT_DOUBLE_BYTES 32
 char *ndm_text_of_double(double value, char buffer[NDM_TEXT_DOUBLE_BYTES]);

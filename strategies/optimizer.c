@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "core/text.h"
 #include "strategies/internal.h"
 
 enum { SUMS_MAX = 8, SQUARES = 0, LARGEST = 1 + SUMS_MAX, DOUBLES = LARGEST + 1 };
@@ -165,10 +166,12 @@ static ndm_status reduce_over_world(ndm_optimizer *o, int64_t n_sums, ndm_grad_n
 static ndm_status check_finite(double norm, const double *sums, int64_t n_sums)
 {
     if (!isfinite(norm))
-        NDM_FAIL(NDM_ERR_NONFINITE, "the gradient norm is %g; no weight was changed", norm);
+        NDM_FAIL(NDM_ERR_NONFINITE, "the gradient norm is %g; no weight was changed",
+                 ndm_text_unsigned_nan(norm));
     for (int64_t i = 0; i < n_sums; i++)
         if (!isfinite(sums[i]))
-            NDM_FAIL(NDM_ERR_NONFINITE, "the loss is %g; no weight was changed", sums[i]);
+            NDM_FAIL(NDM_ERR_NONFINITE, "the loss is %g; no weight was changed",
+                     ndm_text_unsigned_nan(sums[i]));
     return NDM_OK;
 }
 

@@ -43,7 +43,8 @@ static void print_line(const ndm_progress *p, const ndm_step_metrics *s)
     char rate[32], eta[32];
 
     fprintf(p->stream, "step %lld/%lld  loss %.4f  grad_norm %.3f  lr %.3g  %s tokens/s  %.0f ms",
-            (long long)s->step, (long long)p->steps, s->loss, s->grad_norm, s->lr,
+            (long long)s->step, (long long)p->steps, ndm_text_unsigned_nan(s->loss),
+            ndm_text_unsigned_nan(s->grad_norm), s->lr,
             short_number(s->tokens_per_s, rate, sizeof rate), s->step_ms);
     if (s->mem_peak_bytes > 0)
         fprintf(p->stream, "  mem %.0f MiB", (double)s->mem_peak_bytes / (1 << 20));

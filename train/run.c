@@ -8,7 +8,9 @@
 #include "core/clock.h"
 #include "core/dtype.h"
 #include "core/file.h"
+#include "core/log.h"
 #include "core/resident.h"
+#include "core/text.h"
 #include "train/run_internal.h"
 #include "train/trainer.h"
 
@@ -240,6 +242,21 @@ static ndm_status train(ndm_training *r)
     return NDM_OK;
 }
 
+/* Files of a run that failed are whole as well. What cannot be written is logged: the run's own
+ * failure is what is reported. */
+static void tell_failure(ndm_training *r, ndm_status failure)
+{
+    char *reason = ndm_text_duplicate(ndm_error_message());
+    const char *text = reason ? reason : "";
+
+    if (ndm_training_report_failed(r, failure, text) != NDM_OK)
+        ndm_log(NDM_LOG_WARNING, "train", "%s", ndm_error_message());
+    if (ndm_training_fail_trace(r, failure, text) != NDM_OK)
+        ndm_log(NDM_LOG_WARNING, "train", "%s", ndm_error_message());
+    (void)ndm_error_set(failure, __FILE__, __LINE__, "%s", text);
+    free(reason);
+}
+
 static void tear_down(ndm_training *r, bool failed)
 {
     if (failed) { /* the rest may be under a collective; the process ends soon */
@@ -266,7 +283,10 @@ ndm_status ndm_train_run(const ndm_options *options, FILE *out, ndm_run_outcome 
         status = dry ? ndm_training_dry_run(&r, out) : train(&r);
     outcome->rank = r.context ? (long long)ndm_context_rank(r.context) : 0;
     outcome->signal = caught ? caught : SIGTERM; /* another rank's, where this one has none */
-    tear_down(&r, status != NDM_OK && status != NDM_ERR_INTERRUPTED);
+    bool failed = status != NDM_OK && status != NDM_ERR_INTERRUPTED;
+    if (failed && r.context)
+        tell_failure(&r, status);
+    tear_down(&r, failed);
     ndm_training_close_trace(&r);
     free(r.buffer);
     return status;

@@ -14,15 +14,12 @@
 /* What would be loaded is there, and has the shapes of the model. */
 static ndm_status check_weights(const ndm_training *r)
 {
-    const char *folder = ndm_option_string(r->options, "model");
-    bool random = ndm_option_has_value(r->options, "init") &&
-                  strcmp(ndm_option_string(r->options, "init"), "random") == 0;
+    bool has;
 
     if (r->resumed[0])
         return ndm_model_check_weights(r->model, r->resumed);
-    if (random || !ndm_file_is_dir(folder) || !ndm_safetensors_present(folder, "model"))
-        return NDM_OK;
-    return ndm_model_check_weights(r->model, folder);
+    NDM_TRY(ndm_setup_has_weights(r->options, &has));
+    return has ? ndm_model_check_weights(r->model, ndm_option_string(r->options, "model")) : NDM_OK;
 }
 
 /* A step on the first samples: everything that is allocated on the way is. */

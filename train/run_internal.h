@@ -24,6 +24,7 @@ typedef struct ndm_training {
     ndm_trainer *trainer;
     ndm_saver *saver;     /* NULL = no checkpoints */
     ndm_metrics *metrics; /* rank 0 alone */
+    bool ended;           /* the metrics have their last line */
     ndm_run_trace *trace; /* NULL = none */
     ndm_progress progress;
     ndm_data_split split;
@@ -46,6 +47,10 @@ NDM_MUST_USE ndm_status ndm_training_report_step(ndm_training *r);
 NDM_MUST_USE ndm_status ndm_training_report_eval(ndm_training *r, double loss, int64_t tokens);
 NDM_MUST_USE ndm_status ndm_training_report_save(ndm_training *r, const ndm_save_result *save);
 NDM_MUST_USE ndm_status ndm_training_report_end(ndm_training *r, const char *status);
+/* The last line of a run that failed, and its members: status, code of the process, reason. */
+NDM_MUST_USE ndm_status ndm_training_report_failed(ndm_training *r, ndm_status failure,
+                                                   const char *reason);
+void ndm_training_report_failure(ndm_json *json, ndm_status failure, const char *reason);
 
 /* ---- run_save.c ---- */
 /* Which checkpoint to go on from: sets r->resumed. Before the model has weights. */
@@ -63,6 +68,9 @@ NDM_MUST_USE ndm_status ndm_training_open_trace(ndm_training *r);
 void ndm_training_trace_start(ndm_training *r);
 void ndm_training_trace_step(ndm_training *r);
 NDM_MUST_USE ndm_status ndm_training_write_trace(ndm_training *r);
+/* Instead, of a run that failed: local. */
+NDM_MUST_USE ndm_status ndm_training_fail_trace(ndm_training *r, ndm_status failure,
+                                                const char *reason);
 void ndm_training_close_trace(ndm_training *r);
 
 /* ---- evaluate.c ---- */

@@ -112,7 +112,8 @@ ndm_status ndm_training_report_eval(ndm_training *r, double loss, int64_t tokens
     ndm_progress_finish(&r->progress);
     if (r->progress.stream)
         fprintf(r->progress.stream, "eval after step %lld  loss %.4f  %lld tokens\n",
-                (long long)ndm_trainer_steps(r->trainer), loss, (long long)tokens);
+                (long long)ndm_trainer_steps(r->trainer), ndm_text_unsigned_nan(loss),
+                (long long)tokens);
     if (!r->metrics)
         return NDM_OK;
     ndm_json *json = ndm_metrics_begin(r->metrics, "eval");
@@ -169,15 +170,37 @@ static void add_pool(const ndm_training *r, ndm_json *json)
     ndm_json_end_object(json);
 }
 
+void ndm_training_report_failure(ndm_json *json, ndm_status failure, const char *reason)
+{
+    ndm_json_key_string(json, "status", "failed");
+    ndm_json_key_int(json, "code", ndm_status_exit_code(failure));
+    ndm_json_key_string(json, "reason", reason);
+}
+
+static ndm_status write_totals(const ndm_training *r, ndm_json *json)
+{
+    ndm_json_key_int(json, "steps", ndm_trainer_steps(r->trainer));
+    ndm_json_key_int(json, "tokens_total", ndm_trainer_tokens_total(r->trainer));
+    ndm_json_key_double(json, "seconds", ndm_clock_s() - r->start_s);
+    add_pool(r, json);
+    return ndm_metrics_end(r->metrics);
+}
+
 ndm_status ndm_training_report_end(ndm_training *r, const char *status)
 {
     if (!r->metrics)
         return NDM_OK;
     ndm_json *json = ndm_metrics_begin(r->metrics, "end");
     ndm_json_key_string(json, "status", status);
-    ndm_json_key_int(json, "steps", ndm_trainer_steps(r->trainer));
-    ndm_json_key_int(json, "tokens_total", ndm_trainer_tokens_total(r->trainer));
-    ndm_json_key_double(json, "seconds", ndm_clock_s() - r->start_s);
-    add_pool(r, json);
-    return ndm_metrics_end(r->metrics);
+    r->ended = true;
+    return write_totals(r, json);
+}
+
+ndm_status ndm_training_report_failed(ndm_training *r, ndm_status failure, const char *reason)
+{
+    if (!r->metrics || r->ended)
+        return NDM_OK;
+    ndm_json *json = ndm_metrics_begin(r->metrics, "end");
+    ndm_training_report_failure(json, failure, reason);
+    return write_totals(r, json);
 }

@@ -172,18 +172,31 @@ static ndm_status create_model(const ndm_options *o, ndm_context *context, ndm_m
 }
 
 /* Weights if the folder has them, unless random ones are asked for. */
+ndm_status ndm_setup_has_weights(const ndm_options *o, bool *has)
+{
+    const char *model = ndm_option_string(o, "model");
+    bool asked = ndm_option_has_value(o, "init");
+
+    *has = asked ? strcmp(ndm_option_string(o, "init"), "weights") == 0
+                 : ndm_file_is_dir(model) && ndm_safetensors_present(model, "model");
+    if (*has && !ndm_file_is_dir(model))
+        NDM_FAIL(NDM_ERR_CONFIG,
+                 "--init weights: %s is %s, which has no weights; give --model a folder with "
+                 "model.safetensors, or --init random",
+                 model, ndm_file_exists(model) ? "a configuration alone" : "a built-in shape");
+    return NDM_OK;
+}
+
 ndm_status ndm_setup_weights(const ndm_options *o, ndm_model *model, double *read_ms)
 {
     double begin = ndm_clock_s();
-    const char *folder = ndm_option_string(o, "model");
-    bool asked = ndm_option_has_value(o, "init");
-    bool random = asked ? strcmp(ndm_option_string(o, "init"), "random") == 0
-                        : !ndm_file_is_dir(folder) || !ndm_safetensors_present(folder, "model");
+    bool has;
 
     *read_ms = 0.0;
-    if (random)
+    NDM_TRY(ndm_setup_has_weights(o, &has));
+    if (!has)
         return ndm_model_init(model, (uint64_t)ndm_option_int64(o, "seed"));
-    NDM_TRY(ndm_model_load(model, folder));
+    NDM_TRY(ndm_model_load(model, ndm_option_string(o, "model")));
     *read_ms = (ndm_clock_s() - begin) * 1e3;
     return NDM_OK;
 }

@@ -34,6 +34,8 @@ NDM_MUST_USE ndm_status ndm_setup_model(const ndm_options *options, ndm_context 
 /* Without weights: a run that goes on loads them from its checkpoint. */
 NDM_MUST_USE ndm_status ndm_setup_empty_model(const ndm_options *options, ndm_context *context,
                                               ndm_model **model);
+/* Whether the model's folder gives them; refuses --init weights of what has none. */
+NDM_MUST_USE ndm_status ndm_setup_has_weights(const ndm_options *options, bool *has);
 /* Weights of the folder, or random ones; *read_ms: what reading took, 0 if nothing was read. */
 NDM_MUST_USE ndm_status ndm_setup_weights(const ndm_options *options, ndm_model *model,
                                           double *read_ms);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/clock.h"
 #include "core/file.h"
@@ -32,6 +33,8 @@ struct ndm_run_trace {
     int64_t start_ns;           /* all ranks leave a rendezvous then */
     int64_t waited_ns, done_ns; /* of the compute stream: waits so far, end of its last kernel */
     int64_t step_ns;
+    FILE *pipe;   /* held open from the start: a pipe ends for its reader when it is closed */
+    bool written; /* whole */
 };
 
 /* Room is doubled as long as there is memory: a run does not fail for its trace. */
@@ -79,20 +82,64 @@ static void on_kernel(void *user, const ndm_stream *stream, const char *name, in
     t->done_ns = end_ns;
 }
 
-/* An empty file, if `text` is NULL. */
-static ndm_status write_at(const char *path, int64_t offset, const ndm_buffer *text)
-{
-    FILE *f = ndm_file_open_to_write(path, offset == 0);
-    size_t length = text ? text->length : 0;
+static const char head[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
+                           "{\"name\":\"process_labels\",\"ph\":\"M\",\"pid\":0,"
+                           "\"args\":{\"labels\":\"ndmesh train\"}}";
 
-    if (!f)
-        NDM_FAIL(NDM_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
-    bool good = fseeko(f, offset, SEEK_SET) == 0 &&
-                (length == 0 || fwrite(text->data, 1, length, f) == length);
+/* Closes the file. */
+static ndm_status put(FILE *f, const char *path, int64_t offset, const char *data, size_t bytes)
+{
+    bool good = (offset == 0 || fseeko(f, offset, SEEK_SET) == 0) &&
+                fwrite(data, 1, bytes, f) == bytes;
+
     good = fclose(f) == 0 && good;
     if (!good)
-        NDM_FAIL(NDM_ERR_IO, "%s: could not be written: %s", path, strerror(errno));
+        NDM_FAIL(NDM_ERR_IO, "%s: could not be written: %s", path, ndm_file_write_error(errno));
     return NDM_OK;
+}
+
+static ndm_status open_at(const char *path, int64_t offset, FILE **file)
+{
+    *file = ndm_file_open_to_write(path, offset == 0);
+    if (!*file)
+        NDM_FAIL(NDM_ERR_IO, "%s: cannot be written: %s", path, ndm_file_write_error(errno));
+    return NDM_OK;
+}
+
+static ndm_status write_at(ndm_training *r, int64_t offset, const ndm_buffer *text)
+{
+    const char *path = ndm_option_string(r->options, "trace");
+    FILE *f = r->trace->pipe;
+
+    r->trace->pipe = NULL;
+    if (!f)
+        NDM_TRY(open_at(path, offset, &f));
+    return put(f, path, offset, text->data, text->length);
+}
+
+/* Until there is a time line, a file has one without events: whatever ends the run, it is JSON. */
+static ndm_status begin_file(ndm_training *r, const char *path)
+{
+    ndm_buffer text = {0};
+    FILE *f;
+
+    NDM_TRY(open_at(path, 0, &f));
+    if (lseek(fileno(f), 0, SEEK_CUR) < 0) {
+        r->trace->pipe = f;
+        if (ndm_context_size(r->context) > 1)
+            NDM_FAIL(NDM_ERR_UNSUPPORTED,
+                     "--trace %s: a pipe takes the time line of one rank, not of %" PRId64, path,
+                     ndm_context_size(r->context));
+        return NDM_OK;
+    }
+    ndm_buffer_printf(&text, "%s\n]}\n", head);
+    ndm_status status = ndm_buffer_status(&text);
+    if (status == NDM_OK)
+        status = put(f, path, 0, text.data, text.length);
+    else
+        fclose(f);
+    ndm_buffer_finish(&text);
+    return status;
 }
 
 ndm_status ndm_training_open_trace(ndm_training *r)
@@ -109,7 +156,7 @@ ndm_status ndm_training_open_trace(ndm_training *r)
     r->trace = calloc(1, sizeof *r->trace);
     if (!r->trace)
         NDM_FAIL(NDM_ERR_MEMORY, "no memory for a trace");
-    return ndm_context_rank(r->context) == 0 ? write_at(path, 0, NULL) : NDM_OK;
+    return ndm_context_rank(r->context) == 0 ? begin_file(r, path) : NDM_OK;
 }
 
 void ndm_training_trace_start(ndm_training *r)
@@ -164,7 +211,7 @@ static void write_rank(const ndm_run_trace *t, int64_t rank, ndm_buffer *out)
 }
 
 /* Each rank writes its part behind those of lower ranks, when the first has made the file. */
-static ndm_status write_parts(ndm_training *r, const char *path, const ndm_buffer *text)
+static ndm_status write_parts(ndm_training *r, const ndm_buffer *text)
 {
     int64_t rank = ndm_context_rank(r->context), n = ndm_context_size(r->context), offset = 0;
     int64_t mine = (int64_t)text->length, *all = calloc((size_t)n, sizeof *all);
@@ -176,8 +223,8 @@ static ndm_status write_parts(ndm_training *r, const char *path, const ndm_buffe
         offset += all[i];
     free(all);
     NDM_TRY(status);
-    NDM_TRY(ndm_context_agree(r->context, rank == 0 ? write_at(path, 0, text) : NDM_OK));
-    return ndm_context_agree(r->context, rank > 0 ? write_at(path, offset, text) : NDM_OK);
+    NDM_TRY(ndm_context_agree(r->context, rank == 0 ? write_at(r, 0, text) : NDM_OK));
+    return ndm_context_agree(r->context, rank > 0 ? write_at(r, offset, text) : NDM_OK);
 }
 
 ndm_status ndm_training_write_trace(ndm_training *r)
@@ -189,21 +236,48 @@ ndm_status ndm_training_write_trace(ndm_training *r)
         return NDM_OK;
     ndm_device_observe(ndm_context_device(r->context), NULL, NULL);
     if (rank == 0)
-        ndm_buffer_puts(&text, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
-                               "{\"name\":\"process_labels\",\"ph\":\"M\",\"pid\":0,"
-                               "\"args\":{\"labels\":\"ndmesh train\"}}");
+        ndm_buffer_puts(&text, head);
     write_rank(r->trace, rank, &text);
     if (rank == n - 1)
         ndm_buffer_puts(&text, "\n]}\n");
     ndm_status status = ndm_context_agree(r->context, ndm_buffer_status(&text));
     if (status == NDM_OK)
-        status = write_parts(r, ndm_option_string(r->options, "trace"), &text);
+        status = write_parts(r, &text);
+    r->trace->written = status == NDM_OK;
+    ndm_buffer_finish(&text);
+    return status;
+}
+
+/* The time line of rank 0 up to here: the others may not answer any more. */
+ndm_status ndm_training_fail_trace(ndm_training *r, ndm_status failure, const char *reason)
+{
+    ndm_buffer text = {0};
+    ndm_json json;
+
+    if (!r->trace || r->trace->written || ndm_context_rank(r->context) != 0)
+        return NDM_OK;
+    ndm_device_observe(ndm_context_device(r->context), NULL, NULL);
+    ndm_buffer_puts(&text, head);
+    write_rank(r->trace, 0, &text);
+    ndm_buffer_puts(&text, "\n],\"otherData\":");
+    ndm_json_init_buffer(&json, &text, false);
+    ndm_json_begin_object(&json);
+    ndm_training_report_failure(&json, failure, reason);
+    ndm_json_end_object(&json);
+    ndm_status status = ndm_json_finish(&json);
+    ndm_buffer_puts(&text, "}\n");
+    if (status == NDM_OK)
+        status = ndm_buffer_status(&text);
+    if (status == NDM_OK)
+        status = write_at(r, 0, &text);
     ndm_buffer_finish(&text);
     return status;
 }
 
 void ndm_training_close_trace(ndm_training *r)
 {
+    if (r->trace && r->trace->pipe)
+        fclose(r->trace->pipe);
     if (r->trace)
         free(r->trace->spans);
     free(r->trace);

@@ -3,19 +3,22 @@
 """Runs the command line on the cases of a JSON file: arguments in; exit code, stdout, stderr and files out.
 
 A case: {"name", "args": [...], "code": 0, "env": {}, "input": {FILE: text}, "stdout": [regex], "stderr": [regex],
-"not_stdout": [regex], "not_stderr": [regex], "json": {"a.b.0": value}, "files": {FILE: [regex]}}. It runs in an empty folder. What must hold
+"not_stdout": [regex], "not_stderr": [regex], "json": {"a.b.0": value}, "files": {FILE: [regex]}, "mpiexec": N}. It runs in an empty folder,
+on N ranks of mpiexec if that is set. What must hold
 of every case: exit 0 says no error; a failure says exactly one, on stderr, and prints no result unless "partial" is set.
 usage: run_cases.py NDMESH CASES.json [NAME...]
 """
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 
 ERROR = re.compile(r"^ndmesh: error: ", re.M)
 TIMEOUT_S = 120
+MPIEXEC = shutil.which("mpiexec.mpich") or shutil.which("mpiexec.hydra") or "mpiexec"
 
 
 def at(document, path):
@@ -85,7 +88,8 @@ def run_case(program, case):
         for name, text in case.get("input", {}).items():
             with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
                 f.write(text)
-        run = subprocess.run([program] + case["args"], cwd=folder, env=environment(case), text=True,
+        launch = [MPIEXEC, "-n", str(case["mpiexec"])] if "mpiexec" in case else []
+        run = subprocess.run(launch + [program] + case["args"], cwd=folder, env=environment(case), text=True,
                              stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S)
         faults = list(check(case, run, folder))
     if faults:

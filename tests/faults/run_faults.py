@@ -252,8 +252,21 @@ def another_mpi_started_it(p):
 
 # ---- numbers that are not finite: no weight is changed, and nobody exports ----
 
+def ends_whole(p, code, message):
+    """The metrics have a last line, and the time line is JSON: both say why."""
+    end = json.loads((p.folder / "m.jsonl").read_text().splitlines()[-1]).get("end", {})
+    trace = json.loads((p.folder / "t.json").read_text())
+    for found in end, trace.get("otherData", {}):
+        if (found.get("status"), found.get("code")) != ("failed", code) or not re.search(message, found.get("reason", "")):
+            raise Wrong(f"a file of a failed run ends with {found}")
+    if "tokens_total" not in end or len(trace["traceEvents"]) < 5:
+        raise Wrong(f"no totals or no time line: {end}, {len(trace['traceEvents'])} events")
+
+
 def loss_explodes(p):
-    p.fails(4, 1, r"no weight was changed", lr="1e30", steps=20, grad_clip=0, export_hf="out")
+    p.fails(4, 1, r"(norm|loss) is (nan|inf); no weight was changed", lr="1e30", steps=20, grad_clip=0, export_hf="out", metrics="m.jsonl",
+            trace="t.json")
+    ends_whole(p, 1, r"no weight was changed")
     if any((p.folder / "out").iterdir()):
         raise Wrong("weights were exported after all")
 
@@ -303,11 +316,13 @@ def worker_is_killed_and_the_launcher_does_nothing(p):
 
 
 def worker_stands_still(p):
-    job, ranks = p.running(3, timeout=3)
+    job, ranks = p.running(3, timeout=3, trace="t.json")
     try:
         os.kill(ranks[1], signal.SIGSTOP)
         job.wait(TIME_S)
         job.check((4, 137), r"rank \d.*")
+        (p.folder / "metrics.jsonl").rename(p.folder / "m.jsonl")
+        ends_whole(p, 4, r"rank \d")
     finally:
         job.close()
 

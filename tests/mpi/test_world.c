@@ -65,6 +65,9 @@ static void all_ranks_return_the_lowest_failure(void **state)
     bool same = strcmp(ndm_error_message(), expected) == 0;
     check_all(status == NDM_ERR_IO);
     check_all(same);
+    status = ndm_world_agree(world, status); /* the rank is named once */
+    same = status == NDM_ERR_IO && strcmp(ndm_error_message(), expected) == 0;
+    check_all(same);
     check_all(ndm_world_agree(world, NDM_OK) == NDM_OK);
 }
 
