@@ -17,21 +17,45 @@ template <int DIM> struct tile_shape {
     enum { PITCH = DIM + 8 };
 };
 
-/* Starts the load of ROWS rows from `row` on; what is not there becomes 0. vector: bf16 that allows
- * 16-byte copies, which arrive at the next wait. */
+/* tile_load() by 16-byte copies, which arrive at the next wait. A thread stays in one column of the
+ * tile: of a copy's addresses one addition is left, and the copies lie behind one another. */
+template <int DIM, int ROWS>
+static __device__ __forceinline__ void tile_copy(__nv_bfloat16 *to, const head_rows &from,
+                                                 int64_t row, int head_dim)
+{
+    enum { PITCH = tile_shape<DIM>::PITCH, LANES = DIM / WIDE, AT_ONCE = ATTENTION_BLOCK / LANES };
+    static_assert(ROWS % AT_ONCE == 0, "all threads have as many rows");
+    int r = threadIdx.x / LANES, d = threadIdx.x % LANES * WIDE;
+    int rows = d < head_dim ? at_most(from.rows - row, ROWS) : 0; /* that are there */
+    const __nv_bfloat16 *first = (const __nv_bfloat16 *)from.data + from.at;
+    const __nv_bfloat16 *source = first + (row + r) * from.stride + d;
+    int64_t step = AT_ONCE * from.stride;
+
+    to += r * PITCH + d;
+#pragma unroll
+    for (int i = 0; i < ROWS; i += AT_ONCE) {
+        bool inside = r + i < rows;
+        ndm_cp_async_16(to + i * PITCH, inside ? source : first, inside ? 16 : 0);
+        source += step;
+    }
+}
+
+/* Starts the load of ROWS rows from `row` on; what is not there becomes 0. vector: rows allow
+ * 16-byte accesses. */
 template <int DIM, int ROWS>
 static __device__ __forceinline__ void tile_load(__nv_bfloat16 *to, const head_rows &from,
                                                  int64_t row, int head_dim, bool vector)
 {
+    if (vector && from.dtype == NDM_BF16) {
+        tile_copy<DIM, ROWS>(to, from, row, head_dim);
+        return;
+    }
+#pragma unroll 1
     for (int i = threadIdx.x; i < ROWS * (DIM / WIDE); i += ATTENTION_BLOCK) {
         int r = i / (DIM / WIDE), d = i % (DIM / WIDE) * WIDE;
         int count = row + r < from.rows ? at_most(head_dim - d, WIDE) : 0;
         int64_t at = from.at + (count > 0 ? (row + r) * from.stride + d : 0);
         __nv_bfloat16 *place = to + r * tile_shape<DIM>::PITCH + d;
-        if (vector && from.dtype == NDM_BF16) {
-            ndm_cp_async_16(place, (const __nv_bfloat16 *)from.data + at, count > 0 ? 16 : 0);
-            continue;
-        }
         float v[WIDE];
         load_wide_any(from.data, from.dtype, at, count, vector, v);
         store_wide(place, WIDE, true, v);
