@@ -349,9 +349,10 @@ static const int64_t attention_shapes[][6] = {
     {1, 1, 1, 1, 1, 2},      {2, 3, 2, 2, 1, 4},       {1, 7, 9, 3, 3, 6},
     {2, 15, 16, 4, 2, 8},    {1, 16, 15, 2, 2, 16},    {1, 17, 33, 6, 2, 10},
     {2, 31, 65, 2, 1, 24},   {1, 33, 31, 4, 4, 32},    {1, 63, 64, 4, 1, 40},
-    {1, 64, 129, 2, 1, 64},  {1, 65, 63, 2, 2, 64},    {1, 100, 17, 3, 1, 48},
+    {1, 64, 129, 2, 1, 64},  {1, 65, 130, 2, 2, 64},   {1, 100, 17, 3, 1, 48},
     {1, 127, 1, 1, 1, 80},   {1, 128, 128, 2, 1, 128}, {1, 129, 200, 2, 2, 32},
     {1, 200, 130, 1, 1, 96}, {3, 5, 70, 8, 2, 12},     {1, 70, 3, 2, 1, 100},
+    {1, 3, 5, 1, 1, 8},      {1, 18, 70, 2, 1, 200},
 };
 enum { ATTENTION_SHAPES = sizeof attention_shapes / sizeof attention_shapes[0] };
 
@@ -386,7 +387,7 @@ bool ndm_case_get_attention(int64_t i, ndm_case *c)
 
 bool ndm_case_get_attention_backward(int64_t i, ndm_case *c)
 {
-    int64_t pad = i % 3 * 3;
+    int64_t pad = (i + i / MASKS) % 3 * 3; /* each with every mask, over the shapes */
     int mask = (int)case_option(&i, MASKS), more = (int)case_option(&i, 2) * 4;
     int accumulate = (int)((3 * i + mask + more) %
                            8); /* all of them with every mask, over the shapes */

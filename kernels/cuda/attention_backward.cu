@@ -126,6 +126,7 @@ walk_steps(const ndm_attention_backward_args &a, attention_extents extents, cons
         stage = STAGES > 1 ? 1 - stage : 0;
         step = next;
     }
+    ndm_cp_async_wait<0>(); /* own rows of a block that has no step: no copy outlives its thread */
 }
 
 /* A warp's rows of the keys' or the queries' side. */

@@ -154,6 +154,7 @@ walk_tiles(const ndm_attention_args &a, attention_extents extents, const forward
         stage = STAGES > 1 ? 1 - stage : 0;
         tile = next;
     }
+    ndm_cp_async_wait<0>(); /* queries that see nothing: no copy outlives its thread */
 }
 
 template <int DIM>

@@ -16,7 +16,7 @@ typedef struct cuemu_dim {
     unsigned x, y, z;
 } cuemu_dim;
 
-/* One thread block on fibres. False: a barrier or a warp collective that some thread never reached.
- * The seed orders the threads. */
-bool cuemu_block_run(void (*thunk)(void *, void *), void *kernel, void *args,
-                     const unsigned block[3], uint32_t seed);
+/* One thread block on fibres. NULL, or what is wrong with it: a barrier or a warp collective that
+ * some thread never reached, or copies that nobody waited for. The seed orders the threads. */
+const char *cuemu_block_run(void (*thunk)(void *, void *), void *kernel, void *args,
+                            const unsigned block[3], uint32_t seed);

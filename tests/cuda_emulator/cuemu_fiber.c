@@ -49,7 +49,7 @@ typedef struct {
     fiber *waiting;            /* at the barrier: one of a ring, or NULL */
     int blocked;               /* fibres that wait anywhere */
     int votes, voters, result; /* of __syncthreads_count() and its kin */
-    bool dead;
+    bool dead, unwaited;       /* unwaited: a thread ended with copies under way */
     void (*thunk)(void *, void *);
     void *kernel, *args;
     meeting warp[WARPS][LANES]; /* [warp][lowest lane of the mask] */
@@ -153,6 +153,7 @@ static void fiber_main(void)
         while (S->next < S->threads) {
             run_thread(me, nth_thread(S->next++));
             S->thunk(S->kernel, S->args);
+            S->unwaited |= me->n_copies > 0;
             S->done++;
             release_barrier(S->arrived);
         }
@@ -298,13 +299,14 @@ static void reset(uint32_t seed, const unsigned block[3], int threads)
     S->arrived = 0;
     S->blocked = 0;
     S->votes = 0;
+    S->unwaited = false;
     for (int w = 0; w < (threads + LANES - 1) / LANES; w++)
         for (int lane = 0; lane < LANES; lane++)
             S->warp[w][lane].arrived = 0;
 }
 
-bool cuemu_block_run(void (*thunk)(void *, void *), void *kernel, void *args,
-                     const unsigned block[3], uint32_t seed)
+const char *cuemu_block_run(void (*thunk)(void *, void *), void *kernel, void *args,
+                            const unsigned block[3], uint32_t seed)
 {
     if (!S || S->dead)
         S = calloc(1, sizeof *S);
@@ -318,5 +320,7 @@ bool cuemu_block_run(void (*thunk)(void *, void *), void *kernel, void *args,
     f->next = f->prev = f;
     S->current = f;
     cuemu_switch(&S->main.sp, f->sp);
-    return !S->dead;
+    return S->dead       ? "a barrier that not all its threads reach"
+           : S->unwaited ? "a thread ends before its copies have arrived"
+                         : NULL;
 }

@@ -93,11 +93,11 @@ void cuemu_launch_execute(const cuemu_record *record, uint32_t seed)
         memset(ndm_smem, 0xff,
                record->u.launch.dynamic_bytes); /* NaN: nothing may count on zeros */
         memcpy(args, record->u.launch.args, record->u.launch.args_bytes);
-        if (!cuemu_block_run(thunk, kernel, args, record->u.launch.block, seed)) {
+        const char *fault = cuemu_block_run(thunk, kernel, args, record->u.launch.block, seed);
+        if (fault) {
             char name[300];
             name_kernel(name, sizeof name, kernel);
-            fprintf(stderr, "cuemu: %s: block %zu: a barrier that not all its threads reach\n",
-                    name, b);
+            fprintf(stderr, "cuemu: %s: block %zu: %s\n", name, b, fault);
             cuemu_device_fail(cudaErrorLaunchFailure);
             break;
         }

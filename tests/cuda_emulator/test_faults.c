@@ -145,9 +145,20 @@ static int misaligned_copy(void)
     float *d;
     NEED(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
     NEED(cudaMalloc((void **)&d, 4096));
-    NEED(test_half_waited(d, d + 512, s) || cudaStreamSynchronize(s));
-    NEED(test_half_waited(d + 2, d + 512, s));
+    NEED(test_half_waited(d, d + 512, true, s) || cudaStreamSynchronize(s));
+    NEED(test_half_waited(d + 2, d + 512, true, s));
     return cudaStreamSynchronize(s) == cudaErrorMisalignedAddress ? 0 : 1;
+}
+
+/* A thread ends while a copy of it is under way. */
+static int unwaited_copy(void)
+{
+    cudaStream_t s;
+    float *d;
+    NEED(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    NEED(cudaMalloc((void **)&d, 4096));
+    NEED(test_half_waited(d, d + 512, false, s));
+    return cudaStreamSynchronize(s) == cudaErrorLaunchFailure ? 0 : 1;
 }
 
 static void broken_kernels_are_sticky_errors(void **state)
@@ -156,6 +167,7 @@ static void broken_kernels_are_sticky_errors(void **state)
     assert_int_equal(apart(kernel_with_host_pointer), 0);
     assert_int_equal(apart(divergent_barrier), 0);
     assert_int_equal(apart(misaligned_copy), 0);
+    assert_int_equal(apart(unwaited_copy), 0);
 }
 
 /* A kernel that lacks a barrier: 256 distinct addends, so that a lost one shows. */

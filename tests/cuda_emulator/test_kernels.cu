@@ -93,8 +93,8 @@ __global__ void tile_product(const __nv_bfloat16 *a, const __nv_bfloat16 *b, flo
 }
 
 /* Two groups of asynchronous copies; only the first is waited for. out: what shared memory holds
- * then. */
-__global__ void half_waited(const float *x, float *out)
+ * then. ends: the second is waited for before the thread ends. */
+__global__ void half_waited(const float *x, float *out, bool ends)
 {
     float *s = reinterpret_cast<float *>(ndm_smem);
     s[4 + 4 * threadIdx.x] = s[4 * blockDim.x + 4 * threadIdx.x] = -1;
@@ -106,6 +106,8 @@ __global__ void half_waited(const float *x, float *out)
     __syncthreads();
     out[threadIdx.x] = s[4 * threadIdx.x];
     out[blockDim.x + threadIdx.x] = s[4 * (blockDim.x + threadIdx.x)];
+    if (ends)
+        ndm_cp_async_wait<0>();
 }
 
 /* The order in which threads came, by an atomic counter, and blocks. */
@@ -188,10 +190,10 @@ cudaError_t test_tile_product(const void *a, const void *b, float *c, int transp
                               (const __nv_bfloat16 *)b, c, transposed);
 }
 
-cudaError_t test_half_waited(const float *x, float *out, cudaStream_t stream)
+cudaError_t test_half_waited(const float *x, float *out, bool ends, cudaStream_t stream)
 {
     cudaLaunchConfig_t c = config(1, 32, 2 * 32 * 16, stream);
-    return cudaLaunchKernelEx(&c, half_waited, x, out);
+    return cudaLaunchKernelEx(&c, half_waited, x, out, ends);
 }
 
 cudaError_t test_arrivals(int *counter, int *order, cudaStream_t stream)

@@ -20,7 +20,7 @@ TEST_API cudaError_t test_warps(int *out, unsigned threads,
                                 cudaStream_t stream); /* [threads][WARP_RESULTS] */
 TEST_API cudaError_t test_tile_product(const void *a, const void *b, float *c, int transposed,
                                        cudaStream_t stream);
-TEST_API cudaError_t test_half_waited(const float *x, float *out, cudaStream_t stream);
+TEST_API cudaError_t test_half_waited(const float *x, float *out, bool ends, cudaStream_t stream);
 TEST_API cudaError_t test_arrivals(int *counter, int *order,
                                    cudaStream_t stream); /* 4 blocks of 96 */
 TEST_API cudaError_t test_shared_as_found(float *out, size_t shared, int ask, cudaStream_t stream);

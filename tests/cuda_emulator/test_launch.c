@@ -93,7 +93,7 @@ static void copies_arrive_at_their_wait(void **state)
     for (int i = 0; i < 128; i++)
         x[i] = (float)i;
     float *dx = on_device(x, sizeof x), *d = on_device(NULL, sizeof out);
-    OK(test_half_waited(dx, d, s));
+    OK(test_half_waited(dx, d, true, s));
     fetch(out, d, sizeof out, s);
     for (int t = 0; t < 32; t++) {
         assert_true(out[t] == x[4 * t]);
