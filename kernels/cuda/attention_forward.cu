@@ -229,6 +229,15 @@ static ndm_status launch_forward(ndm_stream *stream, const ndm_attention_args *a
                            attention_aligned(a));
 }
 
+/* On a multiprocessor, which keeps 1 KiB a block for itself and has so much more than a block may
+ * take. */
+static bool two_blocks_fit(ndm_stream *stream, size_t bytes)
+{
+    return 2 * (int64_t)bytes + 1024 <= ndm_cuda_shared_bytes(stream);
+}
+
+/* A block alone leaves its multiprocessor idle at its barriers: where two with 64 keys do not fit
+ * (A100), two with 48 do. */
 ndm_status attention_mma(ndm_stream *stream, const ndm_attention_args *a, attention_extents extents)
 {
     if (a->head_dim <= 32)
@@ -236,6 +245,9 @@ ndm_status attention_mma(ndm_stream *stream, const ndm_attention_args *a, attent
     if (a->head_dim <= 64)
         return launch_forward<64, 64, 2>(stream, a, extents);
     if (a->head_dim <= 128)
-        return launch_forward<128, 64, 2>(stream, a, extents);
+        return two_blocks_fit(stream, sizeof(forward_shared<128, 64, 2>)) ||
+                       !two_blocks_fit(stream, sizeof(forward_shared<128, 48, 2>))
+                   ? launch_forward<128, 64, 2>(stream, a, extents)
+                   : launch_forward<128, 48, 2>(stream, a, extents);
     return launch_forward<256, 32, 1>(stream, a, extents);
 }

@@ -35,6 +35,11 @@ long cuemu_env(const char *name, long otherwise)
     return text && *text ? strtol(text, NULL, 0) : otherwise;
 }
 
+int cuemu_shared_optin(void)
+{
+    return (int)cuemu_env("CUEMU_SHARED_KB", 227) << 10;
+}
+
 static void give_up(const char *what)
 {
     fprintf(stderr, "cuemu: %s: %s\n", what, strerror(errno));

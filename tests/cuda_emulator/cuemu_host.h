@@ -25,6 +25,7 @@ struct CUevent_st {
 
 /* cuemu_host.c */
 long cuemu_env(const char *name, long otherwise);
+int cuemu_shared_optin(void);     /* bytes of shared memory that a block may ask for */
 void cuemu_init(void);            /* starts the device process, once */
 void cuemu_reseed(uint32_t seed); /* from now on; for tests, which find it by its name */
 pid_t cuemu_device_pid(void);

@@ -10,7 +10,7 @@
 
 #include "cuemu_launch.h"
 
-enum { FUNCTIONS = 1024, SHARED_BYTES = 48 << 10, SHARED_OPTIN_BYTES = 227 << 10 };
+enum { FUNCTIONS = 1024, SHARED_BYTES = 48 << 10 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
@@ -99,7 +99,7 @@ cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute at
     if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout)
         return cudaSuccess;
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
-        value > SHARED_OPTIN_BYTES)
+        value > cuemu_shared_optin())
         return cuemu_result(cudaErrorInvalidValue);
     pthread_mutex_lock(&lock);
     int i = 0;

@@ -8,8 +8,7 @@
 
 enum {
     SHARED_BYTES = 48 << 10,
-    SHARED_OPTIN_BYTES = 227 << 10,
-    SHARED_SM_BYTES = 228 << 10,
+    SHARED_RESERVED_BYTES = 1 << 10, /* a block */
     SM_THREADS = 2048
 };
 
@@ -67,9 +66,9 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
     memset(p->uuid.bytes, device, sizeof p->uuid.bytes);
     p->totalGlobalMem = (size_t)cuemu_env("CUEMU_MEMORY_MB", 8192) << 20;
     p->sharedMemPerBlock = SHARED_BYTES;
-    p->sharedMemPerBlockOptin = SHARED_OPTIN_BYTES;
-    p->sharedMemPerMultiprocessor = SHARED_SM_BYTES;
-    p->reservedSharedMemPerBlock = 1 << 10;
+    p->sharedMemPerBlockOptin = (size_t)cuemu_shared_optin();
+    p->sharedMemPerMultiprocessor = p->sharedMemPerBlockOptin + SHARED_RESERVED_BYTES;
+    p->reservedSharedMemPerBlock = SHARED_RESERVED_BYTES;
     p->regsPerBlock = p->regsPerMultiprocessor = 64 << 10;
     p->warpSize = 32;
     p->maxThreadsPerBlock = p->maxThreadsDim[0] = p->maxThreadsDim[1] = 1024;
@@ -101,8 +100,8 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     } known[] = {
         {cudaDevAttrMultiProcessorCount, p.multiProcessorCount},
         {cudaDevAttrMaxSharedMemoryPerBlock, SHARED_BYTES},
-        {cudaDevAttrMaxSharedMemoryPerBlockOptin, SHARED_OPTIN_BYTES},
-        {cudaDevAttrMaxSharedMemoryPerMultiprocessor, SHARED_SM_BYTES},
+        {cudaDevAttrMaxSharedMemoryPerBlockOptin, (int)p.sharedMemPerBlockOptin},
+        {cudaDevAttrMaxSharedMemoryPerMultiprocessor, (int)p.sharedMemPerMultiprocessor},
         {cudaDevAttrComputeCapabilityMajor, p.major},
         {cudaDevAttrComputeCapabilityMinor, p.minor},
         {cudaDevAttrMaxThreadsPerBlock, p.maxThreadsPerBlock},

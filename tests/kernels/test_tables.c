@@ -299,7 +299,7 @@ static void comparison_sees_a_write_to_an_input(void **state)
     comparison_sees(state, spoil_input, "it is an input");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(comparison_sees_a_wrong_value),
                                        cmocka_unit_test(comparison_sees_a_nan),
@@ -314,5 +314,7 @@ int main(void)
 #undef OP_ENTRY
     };
 
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, open_worlds, close_worlds);
 }
