@@ -31,7 +31,7 @@ static __device__ __forceinline__ own_pair own_pair_at(const ndm_attention_backw
         if (owns_keys(WANT))
             own.key[half] = key_at(a.forward, p.b, row);
         else
-            own.query[half] = query_at(a, p.b, p.head, row);
+            own.query[half] = query_ready(query_at(a, p.b, p.head, row));
     }
     return own;
 }
@@ -48,12 +48,42 @@ start_step(const ndm_attention_backward_args &a, const backward_place &p, int st
     other_rows<WANT>(a, p, head, &first, &second);
     tile_load<DIM, OTHER>(s->other[stage][0], first, row, width, vector);
     tile_load<DIM, OTHER>(s->other[stage][1], second, row, width, vector);
+}
+
+/* What goes with a thread's row of the other side, of either kind. */
+typedef struct other_row {
+    query_row query;
+    int key;
+} other_row;
+
+/* Asks for a step's rows. They are kept a product later: stored at once, every step would wait for
+ * memory. */
+template <int OTHER, int WANT>
+static __device__ __forceinline__ other_row ask_row(const ndm_attention_backward_args &a,
+                                                    const backward_place &p, int step)
+{
+    other_row other = {};
+
+    if (step >= p.steps || threadIdx.x >= OTHER)
+        return other;
+    int row = step % p.tiles * OTHER + (int)threadIdx.x;
+    if (owns_keys(WANT))
+        other.query = query_at(a, p.b, p.head + step / p.tiles, row);
+    else
+        other.key = key_at(a.forward, p.b, row);
+    return other;
+}
+
+template <int DIM, int OTHER, int STAGES, int WANT>
+static __device__ __forceinline__ void keep_row(const other_row &other, int stage,
+                                                backward_shared<DIM, OTHER, STAGES> *s)
+{
     if (threadIdx.x >= OTHER)
         return;
     if (owns_keys(WANT))
-        s->row[stage][threadIdx.x] = query_at(a, p.b, head, row + threadIdx.x);
+        s->row[stage][threadIdx.x] = query_ready(other.query);
     else
-        s->index[stage][threadIdx.x] = key_at(a.forward, p.b, row + threadIdx.x);
+        s->index[stage][threadIdx.x] = other.key;
 }
 
 /* p in place of scores, ds in place of dp. */
@@ -107,9 +137,11 @@ walk_steps(const ndm_attention_backward_args &a, attention_extents extents, cons
 
     if (step < p.steps)
         start_step<DIM, OTHER, STAGES, WANT>(a, p, step, 0, vector, s);
+    keep_row<DIM, OTHER, STAGES, WANT>(ask_row<OTHER, WANT>(a, p, step), 0, s);
     ndm_cp_async_commit();
     while (step < p.steps) {
         int next = next_step<WANT, OTHER>(f, extents, p, step + 1);
+        other_row ahead = ask_row<OTHER, WANT>(a, p, next);
         if (STAGES > 1 && next < p.steps)
             start_step<DIM, OTHER, STAGES, WANT>(a, p, next, 1 - stage, vector, s);
         if (STAGES > 1)
@@ -119,11 +151,12 @@ walk_steps(const ndm_attention_backward_args &a, attention_extents extents, cons
         add_step<DIM, OTHER, STAGES, WANT>(
             f, s, stage, own, step_open<WANT, OWN, OTHER>(f, extents, p, step), dv, dx);
         __syncthreads();
+        stage = STAGES > 1 ? 1 - stage : 0;
+        keep_row<DIM, OTHER, STAGES, WANT>(ahead, stage, s);
         if (STAGES == 1 && next < p.steps)
             start_step<DIM, OTHER, STAGES, WANT>(a, p, next, 0, vector, s);
         if (STAGES == 1)
             ndm_cp_async_commit();
-        stage = STAGES > 1 ? 1 - stage : 0;
         step = next;
     }
     ndm_cp_async_wait<0>(); /* own rows of a block that has no step: no copy outlives its thread */
@@ -161,8 +194,14 @@ store_sums(const ndm_attention_backward_args &a, const backward_place &p,
         tile_store<DIM>(place_of_sums(a, p, a.dq, a.dq_stride, false), scale, dx);
 }
 
+/* Blocks that registers leave room for on a multiprocessor. */
+static constexpr int blocks_at_once(int dim, int want)
+{
+    return dim == 64 && owns_keys(want) ? 3 : 2;
+}
+
 template <int DIM, int OTHER, int STAGES, int WANT>
-__global__ void __launch_bounds__(ATTENTION_BLOCK, 2)
+__global__ void __launch_bounds__(ATTENTION_BLOCK, blocks_at_once(DIM, WANT))
     attention_backward_tiles(ndm_attention_backward_args a, attention_extents extents, bool vector)
 {
     typedef backward_shared<DIM, OTHER, STAGES> shared;

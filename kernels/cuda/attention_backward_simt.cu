@@ -19,7 +19,7 @@ static __device__ void load_queries(const ndm_attention_backward_args &a, int64_
                                     int64_t row, backward_shared<DIM, ROWS> *s)
 {
     if (threadIdx.x < ROWS)
-        s->query[threadIdx.x] = query_at(a, b, head, row + threadIdx.x);
+        s->query[threadIdx.x] = query_ready(query_at(a, b, head, row + threadIdx.x));
 }
 
 template <int DIM, int ROWS>

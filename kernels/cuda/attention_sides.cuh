@@ -21,7 +21,7 @@ static __host__ __device__ constexpr bool owns_keys(int want)
     return want != WANT_DQ;
 }
 
-/* What a query brings: lse in powers of 2, +inf where nothing is seen, so that p is 0. */
+/* What a query brings: lse as the forward left it, or made ready. */
 typedef struct query_row {
     int index, first;
     float lse, delta;
@@ -31,15 +31,23 @@ static __device__ __forceinline__ query_row query_at(const ndm_attention_backwar
                                                      int64_t b, int64_t head, int64_t i)
 {
     const ndm_attention_args &f = a.forward;
-    query_row q = {0, 0, INFINITY, 0.0f};
+    query_row q = {0, 0, -INFINITY, 0.0f};
 
     if (i >= f.tq)
         return q;
     int64_t at = (b * f.heads + head) * f.tq + i;
     q.index = query_index(f, b, i);
     q.first = query_first(f, b, i);
-    q.lse = f.lse[at] == -INFINITY ? INFINITY : f.lse[at] * LOG2_E;
+    q.lse = f.lse[at];
     q.delta = a.delta[at];
+    return q;
+}
+
+/* lse in powers of 2, +inf where nothing is seen, so that p is 0. By itself because it waits for
+ * what query_at() has only asked for. */
+static __device__ __forceinline__ query_row query_ready(query_row q)
+{
+    q.lse = q.lse == -INFINITY ? INFINITY : q.lse * LOG2_E;
     return q;
 }
 

@@ -73,7 +73,12 @@ template <int DIM, int ROWS>
 static __device__ __forceinline__ void
 product_of_rows(float sum[ROWS / 8][4], const __nv_bfloat16 *a, const __nv_bfloat16 *b)
 {
-    enum { PITCH = tile_shape<DIM>::PITCH, STEPS = DIM > 128 ? 4 : DIM / MMA };
+    enum {
+        PITCH = tile_shape<DIM>::PITCH,
+        STEPS = DIM > 128                 ? 4
+                : DIM > ROWS && DIM == 64 ? 2
+                                          : DIM / MMA
+    };
     int lane = threadIdx.x % 32;
     const __nv_bfloat16 *left = a + lane % 16 * PITCH + lane / 16 * 8;
     const __nv_bfloat16 *right = b + (lane / 16 * 8 + lane % 8) * PITCH + lane / 8 % 2 * 8;
