@@ -38,9 +38,11 @@ __global__ void __launch_bounds__(ACT_BLOCK) act_wide(ndm_act_args a, bool vecto
         return;
     const T *from = (const T *)a.x + row * a.x_stride + j;
     int count = at_most(a.width - j, WIDE);
-    load_wide(from, count, vector, x);
-    if (a.gated)
-        load_wide(from + a.width, count, vector, up);
+    const T *other = a.gated ? from + a.width : from; /* a load that may be idle, but no branch */
+    whole_or_part(count, vector, [&](int n, bool aligned) {
+        load_wide(from, n, aligned, x);
+        load_wide(other, n, aligned, up);
+    });
 #pragma unroll
     for (int i = 0; i < WIDE; i++)
         x[i] = activate<ACTIVATION>(x[i], &slope) * (a.gated ? up[i] : 1.0f);
@@ -59,15 +61,15 @@ __global__ void __launch_bounds__(ACT_BLOCK) act_backward_wide(ndm_act_backward_
     const T *from = (const T *)a.x + row * a.x_stride + j;
     T *dx = (T *)a.dx + row * a.dx_stride + j;
     int count = at_most(a.width - j, WIDE);
-    load_wide(from, count, vector, x);
-    load_wide((const T *)a.dy + row * a.dy_stride + j, count, vector, dy);
-#pragma unroll
-    for (int i = 0; i < WIDE; i++)
-        up[i] = 1.0f;
-    if (a.gated)
-        load_wide(from + a.width, count, vector, up);
+    const T *other = a.gated ? from + a.width : from;
+    whole_or_part(count, vector, [&](int n, bool aligned) {
+        load_wide(from, n, aligned, x);
+        load_wide(other, n, aligned, up);
+        load_wide((const T *)a.dy + row * a.dy_stride + j, n, aligned, dy);
+    });
 #pragma unroll
     for (int i = 0; i < WIDE; i++) {
+        up[i] = a.gated ? up[i] : 1.0f;
         float slope, value = activate<ACTIVATION>(x[i], &slope);
         x[i] = dy[i] * up[i] * slope;
         dy[i] *= value;

@@ -81,6 +81,17 @@ static __device__ __forceinline__ void store_wide(T *p, int count, bool vector, 
             from_float(v[i], &p[i]);
 }
 
+/* f(count, vector), with constants where all eight are there, so that all loads of f are under way
+ * together. load_wide() by itself is a branch with the conversion in it: the next one starts when
+ * the elements of the one before have come. */
+template <class F> static __device__ __forceinline__ void whole_or_part(int count, bool vector, F f)
+{
+    if (vector && count >= WIDE)
+        f((int)WIDE, true);
+    else
+        f(count, false);
+}
+
 /* The same for arrays whose type is known only when the kernel runs: element `at` is the first. */
 static __device__ __forceinline__ void load_wide_any(const void *array, ndm_dtype dtype, int64_t at,
                                                      int count, bool vector, float v[WIDE])

@@ -17,10 +17,14 @@ __global__ void __launch_bounds__(ROPE_BLOCK) rope_pairs(ndm_rope_args a, bool v
     if (row >= a.n)
         return;
     T *x = (T *)a.x + row * a.stride + head * a.head_dim + i;
-    load_wide(x, count, vector, x0);
-    load_wide(x + half, count, vector, x1);
-    load_wide(a.cos + a.positions[row] * half + i, count, vector, c);
-    load_wide(a.sin + a.positions[row] * half + i, count, vector, s);
+    const float *cosines = a.cos + a.positions[row] * half + i;
+    const float *sines = a.sin + a.positions[row] * half + i;
+    whole_or_part(count, vector, [&](int n, bool aligned) {
+        load_wide(x, n, aligned, x0);
+        load_wide(x + half, n, aligned, x1);
+        load_wide(cosines, n, aligned, c);
+        load_wide(sines, n, aligned, s);
+    });
 #pragma unroll
     for (int j = 0; j < WIDE; j++) {
         float sine = a.sign * s[j], low = x0[j];
