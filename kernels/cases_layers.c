@@ -51,12 +51,13 @@ bool ndm_case_get_embedding_backward(int64_t i, ndm_case *c)
     ndm_embedding_backward_args *a = &c->args.embedding_backward;
     bool positions = case_option(&i, 2), scaled = case_option(&i, 2), part = case_option(&i, 2);
 
-    if (i >= CASE_SIZES)
+    if (i >= CASE_SIZES + 1)
         return false;
+    /* the last shape is wide */
     *a = (ndm_embedding_backward_args){.dout_dtype = c->activations,
                                        .scale = scaled ? 0.3f : 1.0f,
                                        .n = case_size(i, 5),
-                                       .width = case_size(i, 1),
+                                       .width = i < CASE_SIZES ? case_size(i, 1) : 2104,
                                        .first = i % 2 ? 17 : 0,
                                        .rows = case_size(i, 7),
                                        .position_rows = POSITIONS};

@@ -84,8 +84,9 @@ static __device__ void sort_pass(const row_order &o, int pass, int *count, int *
 {
     int t = threadIdx.x, threads = blockDim.x, each = (o.n + threads - 1) / threads;
     int begin = at_most((int64_t)t * each, o.n), end = at_most((int64_t)begin + each, o.n);
-    const int *row = o.row[pass % 2], *place = o.place[pass % 2];
-    int *to_row = o.row[(pass + 1) % 2], *to_place = o.place[(pass + 1) % 2];
+    bool odd = pass % 2; /* chosen so: an index would put the struct into local memory */
+    const int *row = odd ? o.row[1] : o.row[0], *place = odd ? o.place[1] : o.place[0];
+    int *to_row = odd ? o.row[0] : o.row[1], *to_place = odd ? o.place[0] : o.place[1];
 
     for (int digit = 0; digit < DIGITS; digit++)
         count[digit * threads + t] = 0;
@@ -120,7 +121,10 @@ __global__ void __launch_bounds__(SORT_THREADS)
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-enum { ADDED_AT_ONCE = 4 }; /* rows whose loads are under way together */
+enum {
+    ADDED_AT_ONCE = 4, /* rows whose loads are under way together */
+    COLUMN_BLOCKS = 64 /* at most; the rest of a wider row comes in turns */
+};
 
 /* Adds the gradients of places [begin, end) of the order to eight sums, one after another. */
 template <class T>
@@ -149,23 +153,44 @@ typedef struct table_part {
     int64_t from, to;
 } table_part;
 
-/* Block k works if the k-th place in order is the first of its row. */
+/* The first place after `begin` that is another row's, in order. A run of one, the most frequent,
+ * takes one step, and a run of n some 2 log n. */
+static __device__ int end_of_run(const int *row, int begin, int n)
+{
+    int length = 1, same = row[begin];
+
+    while (length < n - begin && row[begin + length] == same)
+        length *= 2;
+    int end = begin + length / 2 + 1, far = at_most((int64_t)begin + length, n);
+    while (end < far) { /* those before end are of the row, the one at far is not or is the end */
+        int middle = end + (far - end) / 2;
+        if (row[middle] == same)
+            end = middle + 1;
+        else
+            far = middle;
+    }
+    return far;
+}
+
+/* Block k works if the k-th place in order is the first of its row; blocks with the same k share
+ * the columns. */
 template <class T>
 __global__ void __launch_bounds__(EMBEDDING_BLOCK)
     add_sorted_rows(row_order o, const T *dout, float scale, table_part part, int64_t rows,
                     int64_t width, bool vector)
 {
-    const int *row = o.row[o.passes % 2], *place = o.place[o.passes % 2];
-    int begin = blockIdx.x, end = begin + 1;
+    const int *row = o.passes % 2 ? o.row[1] : o.row[0];
+    const int *place = o.passes % 2 ? o.place[1] : o.place[0];
+    int begin = blockIdx.x;
 
     if (row[begin] >= rows || (begin > 0 && row[begin - 1] == row[begin]))
         return;
-    while (end < o.n && row[end] == row[begin])
-        end++;
+    int end = end_of_run(row, begin, o.n);
     int64_t base = row[begin] * width; /* columns [left, right) of the row lie in the part */
     int64_t left = base < part.from ? part.from - base : 0;
     int64_t right = base + width > part.to ? part.to - base : width;
-    for (int64_t j = left + threadIdx.x * WIDE; j < right; j += EMBEDDING_BLOCK * WIDE) {
+    int64_t first = ((int64_t)blockIdx.y * EMBEDDING_BLOCK + threadIdx.x) * WIDE;
+    for (int64_t j = left + first; j < right; j += (int64_t)gridDim.y * EMBEDDING_BLOCK * WIDE) {
         float *to = part.at + (base - part.from + j), sum[WIDE];
         int count = at_most(right - j, WIDE);
         load_wide(to, count, vector, sum);
@@ -202,14 +227,17 @@ static ndm_status add_to_table(ndm_stream *stream, const ndm_embedding_backward_
     row_order o = order_in(memory, a->n, rows);
     bool vector = ndm_cuda_aligned(a->dout, a->width) && ndm_cuda_aligned(part.at, part.from);
     int threads = a->n > 4096 ? SORT_THREADS : SORT_THREADS / 4;
+    unsigned columns = ndm_cuda_blocks(a->width, EMBEDDING_BLOCK * WIDE);
+
+    columns = columns < COLUMN_BLOCKS ? columns : (unsigned)COLUMN_BLOCKS;
 
     NDM_TRY(ndm_cuda_launch(stream, "embedding_backward", sort_rows, dim3(1), threads, 0, o, ids,
                             first, rows));
     return ndm_cuda_typed("embedding_backward", "dout_dtype", a->dout_dtype, [&](auto type) {
         using T = decltype(type);
         return ndm_cuda_launch(stream, "embedding_backward", add_sorted_rows<T>,
-                               dim3((unsigned)a->n), EMBEDDING_BLOCK, 0, o, (const T *)a->dout,
-                               scale, part, rows, a->width, vector);
+                               dim3((unsigned)a->n, columns), EMBEDDING_BLOCK, 0, o,
+                               (const T *)a->dout, scale, part, rows, a->width, vector);
     });
 }
 
