@@ -95,11 +95,20 @@ __global__ void __launch_bounds__(FP8_BLOCK) quantize_wide(ndm_quantize_args a, 
         return;
     int count = at_most(a.width - j, WIDE);
     load_wide_any(a.src, a.src_dtype, row * a.stride + j, count, vector, x);
+    uint8_t *to = a.dst + row * a.width + j;
+    uint2 bytes; /* in one store where they lie so */
+    uint8_t *byte = reinterpret_cast<uint8_t *>(&bytes);
+#pragma unroll
+    for (int i = 0; i < WIDE; i++)
+        byte[i] = __nv_cvt_float_to_fp8(x[i] / scale, __NV_SATFINITE, e4m3 ? __NV_E4M3 : __NV_E5M2);
+    if (count == WIDE && (uintptr_t)to % sizeof bytes == 0) {
+        *reinterpret_cast<uint2 *>(to) = bytes;
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < WIDE; i++)
         if (i < count)
-            a.dst[row * a.width + j + i] = __nv_cvt_float_to_fp8(x[i] / scale, __NV_SATFINITE,
-                                                                 e4m3 ? __NV_E4M3 : __NV_E5M2);
+            to[i] = byte[i];
 }
 
 extern "C" ndm_status ndm_cuda_quantize(ndm_stream *stream, const void *args)
