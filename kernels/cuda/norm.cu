@@ -16,8 +16,10 @@ static __device__ const T *add_residual(const ndm_norm_args &a, int64_t row, int
     T *sum = (T *)a.sum + row * a.width;
     for_row<LANES>(a.width, lane, [&](int64_t j, int count) {
         float v[WIDE], r[WIDE];
-        load_wide(x + j, count, vector, v);
-        load_wide(residual + j, count, vector, r);
+        whole_or_part(count, vector, [&](int n, bool aligned) {
+            load_wide(x + j, n, aligned, v);
+            load_wide(residual + j, n, aligned, r);
+        });
 #pragma unroll
         for (int i = 0; i < WIDE; i++)
             v[i] += r[i];
@@ -110,20 +112,22 @@ ndm_status ndm_cuda_norm(ndm_stream *stream, const void *args)
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
+enum { BLOCKS_ENOUGH = 512, PARTS_LEAST = 32, PARTS_MOST = 256 };
+
 /* Partial sums of dweight and dbias, [part][2][width], over part blockIdx.y of the rows. */
 template <class T>
-__global__ void __launch_bounds__(COLUMN_BLOCK)
-    norm_weight_partials(ndm_norm_backward_args a, int64_t parts, bool vector)
+__global__ void __launch_bounds__(COLUMN_BLOCK, 4)
+    norm_weight_partials(ndm_norm_backward_args a, float *partial, int64_t parts, bool vector)
 {
     int64_t first = part_begin(a.n, parts, blockIdx.y),
             end = part_begin(a.n, parts, blockIdx.y + 1);
     int64_t column = (int64_t)blockIdx.x * COLUMN_TILE + threadIdx.x % WARP * WIDE;
     int count = at_most(a.width - column, WIDE);
     float total[2][WIDE];
-    auto term = [&](int64_t row, float sum[2][WIDE]) {
+    auto term = [&](int64_t row, int n, bool aligned, float sum[2][WIDE]) {
         float x[WIDE], dy[WIDE], mean = a.layer_norm ? a.mean[row] : 0.0f, rstd = a.rstd[row];
-        load_wide((const T *)a.x + row * a.x_stride + column, count, vector, x);
-        load_wide((const T *)a.dy + row * a.dy_stride + column, count, vector, dy);
+        load_wide((const T *)a.x + row * a.x_stride + column, n, aligned, x);
+        load_wide((const T *)a.dy + row * a.dy_stride + column, n, aligned, dy);
 #pragma unroll
         for (int i = 0; i < WIDE; i++) {
             sum[0][i] += dy[i] * (x[i] - mean) * rstd;
@@ -131,28 +135,58 @@ __global__ void __launch_bounds__(COLUMN_BLOCK)
         }
     };
 
-    if (!column_sums<2>(first, end, term, total) || count <= 0)
+    if (!column_sums<2>(first, end, count, vector, term, total) || count <= 0)
         return;
-    float *to = a.workspace + (int64_t)blockIdx.y * 2 * a.width + column;
+    float *to = partial + (int64_t)blockIdx.y * 2 * a.width + column;
     store_wide(to, count, false, total[0]);
     store_wide(to + a.width, count, false, total[1]);
 }
 
-__global__ void __launch_bounds__(ROW_BLOCK)
-    norm_weight_totals(ndm_norm_backward_args a, int64_t parts)
+__global__ void __launch_bounds__(COLUMN_BLOCK)
+    norm_weight_totals(ndm_norm_backward_args a, const float *partial, int64_t parts)
 {
-    int64_t j = (int64_t)blockIdx.x * ROW_BLOCK + threadIdx.x;
-    float dweight = 0.0f, dbias = 0.0f;
+    int64_t column = (int64_t)blockIdx.x * COLUMN_TILE + threadIdx.x % WARP * WIDE;
+    int count = at_most(a.width - column, WIDE);
+    float total[2][WIDE];
+    auto term = [&](int64_t part, int n, bool aligned, float sum[2][WIDE]) {
+        float x[2][WIDE];
+        load_wide(partial + part * 2 * a.width + column, n, aligned, x[0]);
+        load_wide(partial + (part * 2 + 1) * a.width + column, n, aligned, x[1]);
+#pragma unroll
+        for (int i = 0; i < WIDE; i++) {
+            sum[0][i] += x[0][i];
+            sum[1][i] += x[1][i];
+        }
+    };
 
-    if (j >= a.width)
+    if (!column_sums<2>(0, parts, count, a.width % WIDE == 0, term, total) || count <= 0)
         return;
-    for (int64_t part = 0; part < parts; part++) {
-        dweight += a.workspace[part * 2 * a.width + j];
-        dbias += a.workspace[(part * 2 + 1) * a.width + j];
+#pragma unroll
+    for (int s = 0; s < 2; s++) {
+        float *to = s == 0 ? a.dweight : a.layer_norm ? a.dbias : NULL;
+        if (!to)
+            continue;
+        float old[WIDE];
+        load_wide(to + column, count, false, old);
+#pragma unroll
+        for (int i = 0; i < WIDE; i++)
+            old[i] += total[s][i];
+        store_wide(to + column, count, false, old);
     }
-    a.dweight[j] += dweight;
-    if (a.layer_norm && a.dbias)
-        a.dbias[j] += dbias;
+}
+
+/* Parts that the rows are summed in, by the sizes alone. Few columns (a norm of heads) are few
+ * blocks: then more parts, so that all of a device has work. A part has a row a warp at least. */
+static int64_t row_parts(int64_t n, int64_t width)
+{
+    int64_t most = BLOCKS_ENOUGH / (int64_t)ndm_cuda_blocks(width, COLUMN_TILE);
+    int64_t parts = (n + COLUMN_BLOCK / WARP - 1) / (COLUMN_BLOCK / WARP);
+
+    if (most < PARTS_LEAST)
+        most = PARTS_LEAST;
+    if (most > PARTS_MOST)
+        most = PARTS_MOST;
+    return parts < most ? parts : most;
 }
 
 /* Eight elements of g = dy * weight and of xhat. */
@@ -163,9 +197,11 @@ static __device__ __forceinline__ void load_gradient(const ndm_norm_backward_arg
 {
     float mean = a.layer_norm ? a.mean[row] : 0.0f, rstd = a.rstd[row], w[WIDE];
 
-    load_wide((const T *)a.dy + row * a.dy_stride + j, count, vector, g);
-    load_wide((const T *)a.x + row * a.x_stride + j, count, vector, xhat);
-    load_wide_any(a.weight, a.dtype, j, count, vector, w);
+    whole_or_part(count, vector, [&](int n, bool aligned) {
+        load_wide((const T *)a.dy + row * a.dy_stride + j, n, aligned, g);
+        load_wide((const T *)a.x + row * a.x_stride + j, n, aligned, xhat);
+        load_wide_any(a.weight, a.dtype, j, n, aligned, w);
+    });
 #pragma unroll
     for (int i = 0; i < WIDE; i++) {
         g[i] *= w[i] + a.weight_offset;
@@ -219,19 +255,22 @@ ndm_status ndm_cuda_norm_backward(ndm_stream *stream, const void *args)
                   ndm_cuda_aligned(a->dx, a->dx_stride) && ndm_cuda_aligned(a->weight, 0) &&
                   ndm_cuda_aligned(a->y, a->y ? a->y_stride : 0) && ndm_cuda_aligned(a->bias, 0);
     bool warp = row_takes_warp(a->width);
-    int64_t parts = a->n < NDM_NORM_PARTIALS ? a->n : (int64_t)NDM_NORM_PARTIALS;
+    int64_t parts = row_parts(a->n, a->width);
     dim3 columns(ndm_cuda_blocks(a->width, COLUMN_TILE), (unsigned)parts);
     dim3 rows(ndm_cuda_blocks(a->n, warp ? ROW_BLOCK / WARP : 1));
+    void *memory;
 
+    NDM_TRY(ndm_cuda_scratch(stream, parts * 2 * a->width * (int64_t)sizeof(float), &memory));
     return ndm_cuda_typed("norm_backward", "x_dtype", a->x_dtype, [&](auto type) -> ndm_status {
         using T = decltype(type);
         NDM_TRY(ndm_cuda_launch(stream, "norm_backward", norm_weight_partials<T>, columns,
-                                COLUMN_BLOCK, 0, *a, parts, vector));
+                                COLUMN_BLOCK, 0, *a, (float *)memory, parts, vector));
         NDM_TRY(
             ndm_cuda_launch(stream, "norm_backward",
                             warp ? norm_backward_rows<T, WARP> : norm_backward_rows<T, ROW_BLOCK>,
                             rows, ROW_BLOCK, 0, *a, vector));
         return ndm_cuda_launch(stream, "norm_backward", norm_weight_totals,
-                               dim3(ndm_cuda_blocks(a->width, ROW_BLOCK)), ROW_BLOCK, 0, *a, parts);
+                               dim3(ndm_cuda_blocks(a->width, COLUMN_TILE)), COLUMN_BLOCK, 0, *a,
+                               (const float *)memory, parts);
     });
 }

@@ -102,15 +102,15 @@ __global__ void __launch_bounds__(COLUMN_BLOCK)
     int64_t column = (int64_t)blockIdx.x * COLUMN_TILE + threadIdx.x % WARP * WIDE;
     int count = at_most(a.n - column, WIDE);
     float total[1][WIDE], old[WIDE];
-    auto term = [&](int64_t row, float sum[1][WIDE]) {
+    auto term = [&](int64_t row, int n, bool aligned, float sum[1][WIDE]) {
         float x[WIDE];
-        load_wide((const T *)a.x + row * a.stride + column, count, vector, x);
+        load_wide((const T *)a.x + row * a.stride + column, n, aligned, x);
 #pragma unroll
         for (int i = 0; i < WIDE; i++)
             sum[0][i] += x[i];
     };
 
-    if (!column_sums<1>(first, end, term, total) || count <= 0)
+    if (!column_sums<1>(first, end, count, vector, term, total) || count <= 0)
         return;
     if (parts == 1) {
         load_wide(a.out + column, count, false, old);

@@ -49,20 +49,25 @@ static inline bool row_takes_warp(int64_t width)
 }
 
 /* A block of COLUMN_BLOCK threads sums rows [first, end) of COLUMN_TILE columns: lanes hold eight
- * columns each, warps take rows in turn. term(row, sum) adds a row to sum[SUMS][WIDE]. The totals
- * end in the first warp: true there. */
+ * columns each, warps take rows in turn. term(row, count, vector, sum) adds a row to
+ * sum[SUMS][WIDE], count and vector as whole_or_part() has them. The totals end in the first warp:
+ * true there. */
 enum { COLUMN_BLOCK = 256, COLUMN_TILE = WARP * WIDE };
 
 template <int SUMS, class F>
-static __device__ __forceinline__ bool column_sums(int64_t first, int64_t end, F term,
-                                                   float total[SUMS][WIDE])
+static __device__ __forceinline__ bool column_sums(int64_t first, int64_t end, int count,
+                                                   bool vector, F term, float total[SUMS][WIDE])
 {
+    enum { AT_ONCE = 4 / SUMS }; /* rows whose loads are under way together */
     __shared__ float parts[COLUMN_BLOCK / WARP][SUMS][WIDE][WARP];
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     float sum[SUMS][WIDE] = {};
 
-    for (int64_t row = first + warp; row < end; row += COLUMN_BLOCK / WARP)
-        term(row, sum);
+    whole_or_part(count, vector, [&](int n, bool aligned) {
+#pragma unroll AT_ONCE
+        for (int64_t row = first + warp; row < end; row += COLUMN_BLOCK / WARP)
+            term(row, n, aligned, sum);
+    });
 #pragma unroll
     for (int s = 0; s < SUMS; s++)
 #pragma unroll
