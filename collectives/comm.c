@@ -389,13 +389,13 @@ void ndm_comms_destroy(ndm_comms *comms)
 
     if (!comms)
         return;
-    for (int64_t i = 0; i < comms->n_made; i++) {
+    for (int64_t i = 0; i < comms->n_made; i++)
         comms->made[i]->backend->comm_finish(comms->made[i]);
-        free_comm(comms->made[i]);
-    }
     for (int64_t i = 0; comms->backend_ready && i < comms->n_backends; i++)
         if (comms->backend_ready[i] && list[i]->comms_finish)
             list[i]->comms_finish(comms, comms->backend_state[i]);
+    for (int64_t i = 0; i < comms->n_made; i++)
+        free_comm(comms->made[i]);
     for (link = &comms->world->comms; *link != comms; link = &(*link)->next)
         continue;
     *link = comms->next;

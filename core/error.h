@@ -3,6 +3,7 @@
 #ifndef NDM_CORE_ERROR_H
 #define NDM_CORE_ERROR_H
 
+#include "core/module.h"
 #include <ndmesh/status.h>
 
 enum { NDM_ERROR_MESSAGE_BYTES = 4096, NDM_ERROR_WHERE_BYTES = 128 };
@@ -12,7 +13,7 @@ typedef struct ndm_error {
     char where[NDM_ERROR_WHERE_BYTES];
 } ndm_error;
 
-void ndm_error_keep(ndm_error *error);
-void ndm_error_restore(const ndm_error *error);
+NDM_MODULE_API void ndm_error_keep(ndm_error *error);
+NDM_MODULE_API void ndm_error_restore(const ndm_error *error);
 
 #endif

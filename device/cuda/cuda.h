@@ -81,6 +81,10 @@ void ndm_cuda_watch_remove(ndm_device *device, ndm_cuda_watch *watch);
 /* The segment of the pool that an address lies in; false for memory of others. */
 bool ndm_cuda_segment_of(const ndm_device *device, const void *memory, void **base, int64_t *bytes);
 
+/* Destroys what CUDA has of all graphs; one in flight goes when it is over. None can be launched.
+ */
+void ndm_cuda_graphs_drop(ndm_device *device);
+
 /* What the module exports. */
 NDM_API extern const ndm_device_ops ndm_cuda_device;
 NDM_API extern const char ndm_module_version[];

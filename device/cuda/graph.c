@@ -10,7 +10,8 @@
 
 struct ndm_graph {
     ndm_cuda_dev *device;
-    cudaGraphExec_t exec;
+    cudaGraphExec_t exec; /* NULL: dropped */
+    struct ndm_graph *next;
 };
 
 bool ndm_cuda_spoil(ndm_cuda_dev *device, const char *what)
@@ -90,7 +91,8 @@ static ndm_status instantiate(ndm_cuda_dev *d, cudaGraph_t captured, ndm_graph *
         free(g);
         return status;
     }
-    d->graphs++;
+    g->next = d->graphs;
+    d->graphs = g;
     ndm_cuda_pool_hold(d);
     *graph = g;
     return NDM_OK;
@@ -122,7 +124,7 @@ ndm_status ndm_cuda_graph_end(ndm_stream *stream, ndm_graph **graph)
         status = instantiate(d, captured, graph);
     if (captured)
         (void)cudaGraphDestroy(captured);
-    if (d->graphs == 0)
+    if (!d->graphs)
         ndm_cuda_pool_release(d);
     return status;
 }
@@ -134,6 +136,8 @@ ndm_status ndm_cuda_graph_launch(ndm_graph *graph, ndm_stream *stream)
 
     if (d->failed)
         return d->failed;
+    if (!graph->exec)
+        NDM_FAIL(NDM_ERR_DEVICE, "device: cuda: the graph was dropped after a failure");
     NDM_TRY(make_events(d)); /* there may be more streams */
     NDM_TRY(join_into(d, on));
     NDM_CUDA_TRY("graph", cudaGraphLaunch(graph->exec, on->handle));
@@ -143,11 +147,25 @@ ndm_status ndm_cuda_graph_launch(ndm_graph *graph, ndm_stream *stream)
 void ndm_cuda_graph_destroy(ndm_graph *graph)
 {
     ndm_cuda_dev *d = graph->device;
+    ndm_graph **link = &d->graphs;
 
-    (void)cudaGraphExecDestroy(graph->exec);
+    while (*link != graph)
+        link = &(*link)->next;
+    *link = graph->next;
+    if (graph->exec)
+        (void)cudaGraphExecDestroy(graph->exec);
     free(graph);
-    if (--d->graphs == 0)
+    if (!d->graphs)
         ndm_cuda_pool_release(d);
+}
+
+void ndm_cuda_graphs_drop(ndm_device *device)
+{
+    for (ndm_graph *g = ndm_cuda_of(device)->graphs; g; g = g->next) {
+        if (g->exec)
+            (void)cudaGraphExecDestroy(g->exec);
+        g->exec = NULL;
+    }
 }
 
 void ndm_cuda_graph_finish(ndm_cuda_dev *device)

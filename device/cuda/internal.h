@@ -81,7 +81,7 @@ typedef struct ndm_cuda_dev {
     bool blocking;                /* wait after every launch: finds the kernel that fails */
     int64_t capture, captures;    /* number of the one under way (0 = none), and of the last one */
     const char *spoiled;          /* what its streams were given that no graph holds, or NULL */
-    int64_t graphs;               /* that there are */
+    ndm_graph *graphs;            /* that there are */
     cudaEvent_t fork, graph_done; /* the latter: after the last launch of a graph */
 } ndm_cuda_dev;
 

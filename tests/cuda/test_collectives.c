@@ -200,6 +200,63 @@ static void staged_gives_the_bytes_of_mpi(void **state)
     every_mesh("staged");
 }
 
+/* The same numbers, summed again and again, have one sum: the order of ranks does not change. */
+static void an_all_reduce_gives_the_same_bits_again(void **state)
+{
+    enum { AGAIN = 4 };
+    static const float values[4] = {1e8f, 3.0f, -1e8f, 7.0f};
+    ndm_parallelism_config config = NDM_PARALLELISM_CONFIG_INIT;
+    call c = {.kind = NDM_ALL_REDUCE, .dtype = NDM_F32, .recv_dtype = NDM_F32, .count = 1};
+    float mine = values[ndm_world_rank(world) % 4], sums[AGAIN];
+    side s;
+
+    (void)state;
+    config.dp_shard = ndm_world_size(world);
+    if (!side_open(&s, &config, gpu, "nccl"))
+        skip();
+    ok_all(ndm_comms_get(s.f.comms, NDM_AXES_ALL, &s.comm));
+    s.stream = s.f.comm_stream;
+    size_call(&c, ndm_comm_size(s.comm));
+    for (int i = 0; i < AGAIN; i++) {
+        sums[i] = mine;
+        ok_all(run_on(&s, &c, &mine, &sums[i]));
+    }
+    check_all(memcmp(sums, sums + 1, (AGAIN - 1) * sizeof *sums) == 0);
+    fixture_finish(&s.f);
+}
+
+/* Groups that cross, issued in an order that closes a circle: none may wait for the other. */
+static void groups_do_not_wait_for_each_other(void **state)
+{
+    static const bool tp_first[4] = {false, true, true, false};
+    ndm_parallelism_config config = NDM_PARALLELISM_CONFIG_INIT;
+    ndm_comm *groups[2];
+    void *there[2];
+    side s;
+
+    (void)state;
+    if (ndm_world_size(world) != 4)
+        skip();
+    config.dp_shard = config.tp = 2;
+    if (!side_open(&s, &config, gpu, "nccl"))
+        skip();
+    ndm_stream *streams[2] = {s.f.compute, s.f.comm_stream};
+    ok_all(ndm_comms_get(s.f.comms, NDM_AXIS_DP_SHARD, &groups[0]));
+    ok_all(ndm_comms_get(s.f.comms, NDM_AXIS_TP, &groups[1]));
+    for (int i = 0; i < 2; i++)
+        ok_all(ndm_device_alloc(gpu, sizeof(float), NDM_MEMORY_COMM, &there[i]));
+    for (int i = 0; i < 2; i++) {
+        int g = tp_first[ndm_world_rank(world)] ? 1 - i : i;
+        ok_all(ndm_zero(streams[g], there[g], sizeof(float)));
+        ok_all(ndm_all_reduce(groups[g], there[g], 1, NDM_F32, NDM_SUM, streams[g]));
+    }
+    for (int i = 0; i < 2; i++)
+        ok_all(ndm_stream_synchronize(streams[i]));
+    for (int i = 0; i < 2; i++)
+        ndm_device_free(gpu, there[i]);
+    fixture_finish(&s.f);
+}
+
 static int open_gpu(void **state)
 {
     (void)state;
@@ -218,6 +275,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(nccl_gives_the_bytes_of_mpi, open_gpu, close_gpu),
         cmocka_unit_test_setup_teardown(staged_gives_the_bytes_of_mpi, open_gpu, close_gpu),
+        cmocka_unit_test_setup_teardown(an_all_reduce_gives_the_same_bits_again, open_gpu,
+                                        close_gpu),
+        cmocka_unit_test_setup_teardown(groups_do_not_wait_for_each_other, open_gpu, close_gpu),
     };
 
     return harness_run("cuda collectives", tests);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Faults that are put in on purpose, each in a device or a call that is wrong in one place, and are
  * seen: an event that is not waited for, memory that is reused too early, a collective in another
- * order on one rank, a host that reads device memory. The same without the fault goes well. */
+ * order on one rank, a rank that does not come, a host that reads device memory. The same without
+ * the fault goes well. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -178,14 +179,20 @@ static ndm_status two_collectives(ndm_comm *comm, int32_t *a, int32_t *b, bool g
 static ndm_mesh *mesh;
 static ndm_comms *comms;
 
-static ndm_comm *open_comm(void)
+static void open_comms(void)
 {
     ndm_parallelism_config config = NDM_PARALLELISM_CONFIG_INIT;
-    ndm_comm *comm;
 
     config.dp_shard = ndm_world_size(world);
     must(ndm_mesh_create(&config, ndm_world_size(world), &mesh));
     must(ndm_comms_create(world, mesh, gpu, "nccl", &comms));
+}
+
+static ndm_comm *open_comm(void)
+{
+    ndm_comm *comm;
+
+    open_comms();
     must(ndm_comms_get(comms, NDM_AXES_ALL, &comm));
     return comm;
 }
@@ -207,13 +214,15 @@ static void another_order_on_one_rank_is_an_error_on_all(void **state)
     ok_all(two_collectives(comm, a, b, true));
     ndm_status status = two_collectives(comm, a, b, ndm_world_rank(world) == 1);
     check_all(status == NDM_ERR_MISMATCH || status == NDM_ERR_COMM || status == NDM_ERR_TIMEOUT);
-    check_all(strstr(ndm_error_message(), "nccl: dp_shard") != NULL);
+    check_all(strstr(ndm_error_message(), "comm: nccl: ") != NULL);
+    check_all(strstr(ndm_error_message(), "dp_shard") != NULL);
     check_all(ndm_barrier(comm, other) == NDM_ERR_COMM); /* nothing more on this communicator */
     close_comm();
 }
 
-/* ---- a rank that does not come ----------------------------------------------------------------
- */
+/* ---- a rank that does not come -------------------------------------------------------------- */
+
+static const int64_t SOON_NS = 1000000000;
 
 static void a_rank_that_does_not_come_is_an_error_in_time(void **state)
 {
@@ -225,11 +234,53 @@ static void a_rank_that_does_not_come_is_an_error_in_time(void **state)
         skip();
     ndm_comm *comm = open_comm();
     ok_all(two_collectives(comm, a, b, true));
-    gpu->options.timeout_ns = 2000000000;
+    gpu->options.timeout_ns = SOON_NS;
     ndm_status status = away ? NDM_ERR_TIMEOUT : two_collectives(comm, a, b, true);
     check_all(status == NDM_ERR_TIMEOUT || status == NDM_ERR_COMM);
     check_all(away || strstr(ndm_error_message(), "dp_shard") != NULL);
     check_all(away || ndm_barrier(comm, other) == NDM_ERR_COMM);
+    close_comm();
+}
+
+/* NCCL comes back from an abort when no graph holds its kernels any more. */
+static void a_rank_that_does_not_come_to_a_graph_is_an_error_in_time(void **state)
+{
+    int32_t *a = take();
+    bool away = ndm_world_rank(world) == 1;
+    ndm_graph *graph;
+
+    (void)state;
+    ndm_comm *comm = open_comm();
+    ok_all(ndm_graph_begin(other));
+    ok_all(ndm_all_reduce(comm, a, N, NDM_I32, NDM_SUM, other));
+    ok_all(ndm_graph_end(other, &graph));
+    ok_all(ndm_graph_launch(graph, other));
+    ok_all(ndm_stream_synchronize(other));
+    gpu->options.timeout_ns = SOON_NS;
+    if (!away)
+        must(ndm_graph_launch(graph, other));
+    ndm_status status = away ? NDM_ERR_TIMEOUT : ndm_stream_synchronize(other);
+    check_all(status == NDM_ERR_TIMEOUT || status == NDM_ERR_COMM);
+    check_all(away || ndm_graph_launch(graph, other) == status);
+    close_comm();
+    ndm_graph_destroy(gpu, graph);
+}
+
+/* What was made for the communicator stays while NCCL may write into it. */
+static void a_rank_that_does_not_come_to_a_split_is_an_error_in_time(void **state)
+{
+    int64_t patience_ns = world->timeout_ns;
+    bool away = ndm_world_rank(world) == 1;
+    ndm_comm *comm;
+
+    (void)state;
+    open_comms();
+    world->timeout_ns = SOON_NS;
+    ndm_status status = away ? NDM_ERR_TIMEOUT : ndm_comms_get(comms, NDM_AXES_ALL, &comm);
+    world->timeout_ns = patience_ns;
+    check_all(status == NDM_ERR_TIMEOUT);
+    check_all(away || strstr(ndm_error_message(), "splitting the world on dp_shard") != NULL);
+    check_all(away || ndm_comms_get(comms, NDM_AXES_ALL, &comm) == NDM_ERR_COMM);
     close_comm();
 }
 
@@ -271,6 +322,8 @@ int main(void)
         CASE(a_host_that_reads_device_memory_faults),
         CASE(another_order_on_one_rank_is_an_error_on_all),
         CASE(a_rank_that_does_not_come_is_an_error_in_time),
+        CASE(a_rank_that_does_not_come_to_a_graph_is_an_error_in_time),
+        CASE(a_rank_that_does_not_come_to_a_split_is_an_error_in_time),
     };
 
     return harness_run("cuda faults", tests);

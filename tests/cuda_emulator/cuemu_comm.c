@@ -166,44 +166,46 @@ static void reduce_doubles(const local_comm *m, int reduction, size_t from, size
     }
 }
 
-/* In fp32 whatever the type, rounded once. */
-static void reduce_floats(const local_comm *m, cuemu_type type, int reduction, size_t from,
-                          size_t n, void *to)
+/* In fp32 whatever the type, rounded once; beginning with rank `first`. */
+static void reduce_floats(const local_comm *m, cuemu_type type, int reduction, int first,
+                          size_t from, size_t n, void *to)
 {
+    int ranks = m->shared->ranks;
     float sum[CHUNK];
     for (size_t done = 0; done < n; done += CHUNK) {
         size_t chunk = n - done < CHUNK ? n - done : CHUNK;
         for (size_t i = 0; i < chunk; i++)
-            sum[i] = cuemu_number_get(sent(m, 0), from + done + i, type);
-        for (int r = 1; r < m->shared->ranks; r++)
+            sum[i] = cuemu_number_get(sent(m, first), from + done + i, type);
+        for (int r = 1; r < ranks; r++)
             for (size_t i = 0; i < chunk; i++) {
-                float x = cuemu_number_get(sent(m, r), from + done + i, type);
+                float x = cuemu_number_get(sent(m, (first + r) % ranks), from + done + i, type);
                 COMBINE(sum[i], x, reduction);
             }
         for (size_t i = 0; i < chunk; i++)
             cuemu_number_put(to, done + i, type,
-                             reduction == ncclAvg ? sum[i] / (float)m->shared->ranks : sum[i]);
+                             reduction == ncclAvg ? sum[i] / (float)ranks : sum[i]);
     }
 }
 
-static void reduce(const local_comm *m, cuemu_type type, int reduction, size_t from, size_t n,
-                   void *to)
+static void reduce(const local_comm *m, cuemu_type type, int reduction, int first, size_t from,
+                   size_t n, void *to)
 {
     if (type == CUEMU_F64)
         reduce_doubles(m, reduction, from, n, to);
     else if (type >= CUEMU_I8)
         reduce_integers(m, type, reduction, from, n, to);
     else
-        reduce_floats(m, type, reduction, from, n, to);
+        reduce_floats(m, type, reduction, first, from, n, to);
 }
 
 /* Each rank reduces its slice, then all copy the others' slices: safe in place, since a rank writes
  * only what no other rank still reads. */
-static void all_reduce(const local_comm *m, cuemu_type type, int reduction, size_t n, char *to)
+static void all_reduce(const local_comm *m, cuemu_type type, int reduction, int first, size_t n,
+                       char *to)
 {
     size_t ranks = (size_t)m->shared->ranks, size = cuemu_type_bytes(type), me = (size_t)m->rank;
     size_t begin = n * me / ranks, end = n * (me + 1) / ranks;
-    reduce(m, type, reduction, begin, end - begin, to + begin * size);
+    reduce(m, type, reduction, first, begin, end - begin, to + begin * size);
     if (!barrier(m))
         return;
     for (size_t r = 0; r < ranks; r++) {
@@ -234,10 +236,11 @@ static void perform(const local_comm *m, const cuemu_record *r)
             move(to + (size_t)i * bytes, sent(m, i), bytes, mine);
         break;
     case CUEMU_REDUCE_SCATTER:
-        reduce(m, type, r->u.call.reduction, n * me, n, to);
+        reduce(m, type, r->u.call.reduction, 0, n * me, n, to);
         break;
     case CUEMU_ALL_REDUCE:
-        all_reduce(m, type, r->u.call.reduction, n, to);
+        all_reduce(m, type, r->u.call.reduction,
+                   r->u.call.nvls ? (int)(r->u.call.order % (uint32_t)m->shared->ranks) : 0, n, to);
         break;
     case CUEMU_BROADCAST:
         move(to, sent(m, r->u.call.peer), bytes, mine);
@@ -369,7 +372,7 @@ void cuemu_comm_execute(const cuemu_record *r)
         return;
     }
     const local_comm *m = &comms[r->u.call.comm];
-    _Atomic uint32_t *over = &CUEMU_CONTROL->comm_done[r->u.call.comm];
+    _Atomic uint32_t *over = &CUEMU_CONTROL->comm_done[r->u.call.queue];
     if (m->shared && my_turn(m, over, r->u.call.order) && !m->shared->bad)
         switch (r->kind) {
         case CUEMU_POST:
@@ -384,6 +387,9 @@ void cuemu_comm_execute(const cuemu_record *r)
         default:
             collective(m, r);
         }
-    *over = r->u.call.order;
+    /* After a failure none waits for its turn: a later one may have been here. */
+    for (uint32_t seen = *over; (int32_t)(r->u.call.order - seen) > 0;)
+        if (atomic_compare_exchange_weak(over, &seen, r->u.call.order))
+            break;
     cuemu_futex_wake(over);
 }

@@ -16,11 +16,14 @@ typedef struct {
 struct CUgraph_st {
     node *nodes;
     int n, cap, lanes;
+    struct CUgraph_st *next; /* in the list of all, also of those inside a CUgraphExec_st */
 };
 
 struct CUgraphExec_st {
-    struct CUgraph_st graph;
+    struct CUgraph_st graph; /* first */
     uint32_t launches;
+    cuemu_mark last;
+    struct CUgraphExec_st *next; /* in the list of those */
 };
 
 struct cuemu_capture {
@@ -34,12 +37,64 @@ struct cuemu_capture {
 
 static atomic_int strict_captures;
 static cuemu_capture over; /* of events that were recorded in a capture which has ended */
+static struct CUgraph_st *graphs;
+static struct CUgraphExec_st *dropped;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of both lists */
+
+static bool is_call(const node *x)
+{
+    return x->record.kind >= CUEMU_COLLECTIVE && x->record.kind <= CUEMU_DRAIN;
+}
+
+static void list_add(struct CUgraph_st *g)
+{
+    pthread_mutex_lock(&lock);
+    g->next = graphs;
+    graphs = g;
+    pthread_mutex_unlock(&lock);
+}
+
+static void list_remove(struct CUgraph_st *g) /* lock held */
+{
+    struct CUgraph_st **link = &graphs;
+    while (*link != g)
+        link = &(*link)->next;
+    *link = g->next;
+    free(g->nodes);
+}
+
+static void reap(void) /* lock held */
+{
+    for (struct CUgraphExec_st **p = &dropped; *p;) {
+        struct CUgraphExec_st *x = *p;
+        if (x->launches && !cuemu_mark_passed(&x->last)) {
+            p = &x->next;
+            continue;
+        }
+        *p = x->next;
+        list_remove(&x->graph);
+        free(x);
+    }
+}
+
+bool cuemu_graphs_hold(int comm)
+{
+    bool held = false;
+    pthread_mutex_lock(&lock);
+    reap();
+    for (const struct CUgraph_st *g = graphs; g && !held; g = g->next)
+        for (int i = 0; i < g->n && !held; i++)
+            held = is_call(&g->nodes[i]) && g->nodes[i].record.u.call.comm == comm;
+    pthread_mutex_unlock(&lock);
+    return held;
+}
 
 static cudaError_t append(cuemu_capture *c, int lane, int after, const cuemu_record *record)
 {
     struct CUgraph_st *g = c->graph;
     if (c->invalid)
         return cudaErrorStreamCaptureInvalidated;
+    pthread_mutex_lock(&lock);
     if (g->n == g->cap) {
         g->cap = g->cap ? 2 * g->cap : 256;
         g->nodes = realloc(g->nodes, sizeof *g->nodes * (size_t)g->cap);
@@ -48,6 +103,7 @@ static cudaError_t append(cuemu_capture *c, int lane, int after, const cuemu_rec
     }
     g->nodes[g->n] = (node){lane, after, *record};
     c->last[lane] = g->n++;
+    pthread_mutex_unlock(&lock);
     return cudaSuccess;
 }
 
@@ -109,6 +165,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mo
         abort();
     for (int i = 0; i < CUEMU_STREAMS; i++)
         c->last[i] = -1;
+    list_add(c->graph);
     c->origin = c->lane[0] = s;
     c->graph->lanes = 1;
     c->mode = mode;
@@ -181,7 +238,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *
 static void copy_graph(struct CUgraph_st *to, const struct CUgraph_st *from)
 {
     size_t bytes = sizeof *to->nodes * (size_t)from->n;
-    *to = (struct CUgraph_st){malloc(bytes ? bytes : 1), from->n, from->n, from->lanes};
+    *to = (struct CUgraph_st){malloc(bytes ? bytes : 1), from->n, from->n, from->lanes, NULL};
     if (!to->nodes)
         abort();
     if (bytes)
@@ -197,6 +254,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsig
     if (!x)
         abort();
     copy_graph(&x->graph, graph);
+    list_add(&x->graph);
     *exec = x;
     return cudaSuccess;
 }
@@ -213,11 +271,6 @@ typedef struct {
     int call;              /* next NCCL call: these keep their order, on all ranks alike */
     bool *done;
 } launch_state;
-
-static bool is_call(const node *x)
-{
-    return x->record.kind >= CUEMU_COLLECTIVE && x->record.kind <= CUEMU_DRAIN;
-}
 
 static bool may_run(const launch_state *l, int i)
 {
@@ -281,6 +334,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
     if (!l.done)
         abort();
     cudaError_t error = put_nodes(&l, s, CUEMU_CONTROL->seed + exec->launches++);
+    cuemu_mark_take(&exec->last, s);
     free(l.done);
     return cuemu_result(error);
 }
@@ -316,16 +370,24 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t 
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {
-    if (graph)
-        free(graph->nodes);
+    if (!graph)
+        return cudaSuccess;
+    pthread_mutex_lock(&lock);
+    list_remove(graph);
+    pthread_mutex_unlock(&lock);
     free(graph);
     return cudaSuccess;
 }
 
+/* One in flight is gone when its launch is over. */
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 {
-    if (exec)
-        free(exec->graph.nodes);
-    free(exec);
+    if (!exec)
+        return cudaSuccess;
+    pthread_mutex_lock(&lock);
+    exec->next = dropped;
+    dropped = exec;
+    reap();
+    pthread_mutex_unlock(&lock);
     return cudaSuccess;
 }

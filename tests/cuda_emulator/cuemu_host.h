@@ -39,6 +39,12 @@ cudaStream_t cuemu_own_stream(void); /* for synchronous work */
 bool cuemu_stream_valid(cudaStream_t stream);
 cudaError_t cuemu_push(cudaStream_t stream, const cuemu_record *record); /* or captures it */
 cudaError_t cuemu_put(cudaStream_t stream, const cuemu_record *record);  /* never captures */
+typedef struct cuemu_mark { /* a place in a stream: what it held then */
+    int slot;
+    uint32_t upto;
+} cuemu_mark;
+void cuemu_mark_take(cuemu_mark *mark, cudaStream_t stream);
+bool cuemu_mark_passed(const cuemu_mark *mark);
 cudaError_t cuemu_drain(cudaStream_t stream); /* waits for all that it holds */
 cudaError_t cuemu_drain_all(void);
 bool cuemu_event_valid(cudaEvent_t event);
@@ -56,5 +62,7 @@ cudaError_t
 cuemu_capture_forbid(cudaStream_t stream); /* a call that breaks a capture: error, or success */
 bool cuemu_capture_strict(void);           /* a capture forbids calls such as cudaMalloc() now */
 
+bool cuemu_graphs_hold(int comm); /* is there one with a call on the communicator? */
+
 /* cuemu_nccl.c */
-uint32_t cuemu_comm_order(int comm); /* of the next call on a communicator */
+uint32_t cuemu_comm_order(int queue); /* of the next call on it */

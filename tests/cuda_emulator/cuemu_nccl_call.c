@@ -8,6 +8,7 @@
 enum { GROUPED = 4096 };
 
 typedef struct {
+    ncclComm_t comm;
     cudaStream_t stream;
     cuemu_record record;
 } grouped_call;
@@ -68,15 +69,18 @@ ncclResult_t ncclGroupEnd(void)
         ncclResult_t one = issue_kind(order[i]);
         result = result ? result : one;
     }
+    for (int i = 0; i < n_grouped && (!result || result == ncclInProgress); i++)
+        if (cuemu_comm_issued(grouped[i].comm) == ncclInProgress)
+            result = ncclInProgress;
     n_grouped = 0;
     return result;
 }
 
-static ncclResult_t enqueue(cudaStream_t stream, const cuemu_record *record)
+static ncclResult_t enqueue(ncclComm_t comm, cudaStream_t stream, const cuemu_record *record)
 {
     if (n_grouped == GROUPED)
         return ncclInternalError;
-    grouped[n_grouped++] = (grouped_call){stream, *record};
+    grouped[n_grouped++] = (grouped_call){comm, stream, *record};
     return ncclSuccess;
 }
 
@@ -94,7 +98,9 @@ static ncclResult_t collective(ncclComm_t comm, const cuemu_record *proto, ncclD
 {
     cuemu_record r = *proto;
     cuemu_type mine;
-    ncclResult_t result = type_of(type, &mine);
+    ncclResult_t result = cuemu_comm_ready(comm);
+    if (!result)
+        result = type_of(type, &mine);
     if (result)
         return result;
     size_t bytes = r.u.call.count * cuemu_type_bytes(mine);
@@ -103,8 +109,13 @@ static ncclResult_t collective(ncclComm_t comm, const cuemu_record *proto, ncclD
         return ncclInvalidArgument;
     r.kind = CUEMU_COLLECTIVE;
     r.u.call.comm = comm->index;
+    r.u.call.queue = comm->queue;
+    r.u.call.nvls = comm->nvls;
     r.u.call.type = (int)mine;
-    return group_depth ? enqueue(stream, &r) : issue(stream, &r);
+    if (group_depth)
+        return enqueue(comm, stream, &r);
+    result = issue(stream, &r);
+    return result ? result : cuemu_comm_issued(comm);
 }
 
 #define CALL(what, op, root)         \
@@ -160,23 +171,26 @@ static ncclResult_t message(ncclComm_t comm, cuemu_kind kind, const void *at, si
                             ncclDataType_t type, int peer, cudaStream_t stream)
 {
     cuemu_type mine;
-    ncclResult_t result = type_of(type, &mine);
+    ncclResult_t result = cuemu_comm_ready(comm);
+    if (!result)
+        result = type_of(type, &mine);
     if (result)
         return result;
     if (peer < 0 || peer >= comm->ranks || !in_device(at, count * cuemu_type_bytes(mine)))
         return ncclInvalidArgument;
     cuemu_record r = {.kind = kind,
                       .u.call = {.comm = comm->index,
+                                 .queue = comm->queue,
                                  .type = (int)mine,
                                  .peer = peer,
                                  .send = (uintptr_t)at,
                                  .recv = (uintptr_t)at,
                                  .count = count}};
     ncclGroupStart();
-    result = enqueue(stream, &r);
+    result = enqueue(comm, stream, &r);
     r.kind = CUEMU_DRAIN;
     if (!result && kind == CUEMU_POST)
-        result = enqueue(stream, &r);
+        result = enqueue(comm, stream, &r);
     ncclResult_t ended = ncclGroupEnd();
     return result ? result : ended;
 }

@@ -117,7 +117,9 @@ typedef struct cuemu_record {
         } open;
         struct {
             int comm, operation, type, reduction, peer; /* peer: or the root */
-            uint32_t order; /* of this rank's calls on the communicator, from 1 */
+            int queue;      /* index of the communicator that it keeps an order with */
+            bool nvls;      /* an all-reduce that adds in an order of its own */
+            uint32_t order; /* of this rank's calls on the queue, from 1 */
             uintptr_t send, recv;
             size_t count;
         } call;
@@ -143,7 +145,7 @@ typedef struct cuemu_control {
     int64_t nccl_timeout_ms;
     _Atomic uint32_t error; /* cudaError_t, sticky as on a GPU */
     _Atomic uint32_t
-        comm_done[CUEMU_COMMS]; /* calls that are over: they run in the order of issue */
+        comm_done[CUEMU_COMMS]; /* of a queue: calls that are over, run in the order of issue */
     cuemu_event event[CUEMU_EVENTS];
     char module[CUEMU_MODULES][512];
     cuemu_ring ring[CUEMU_STREAMS];

@@ -67,7 +67,7 @@ static cudaError_t put_locked(cudaStream_t s, const cuemu_record *record)
     cuemu_record *to = &ring->slot[ring->head % CUEMU_SLOTS];
     *to = *record;
     if (record->kind >= CUEMU_COLLECTIVE && record->kind <= CUEMU_DRAIN)
-        to->u.call.order = cuemu_comm_order(record->u.call.comm);
+        to->u.call.order = cuemu_comm_order(record->u.call.queue);
     ring->head++;
     cuemu_futex_wake(&ring->head);
     return cudaSuccess;
@@ -89,6 +89,17 @@ cudaError_t cuemu_push(cudaStream_t s, const cuemu_record *record)
     cudaError_t error = s->capture ? cuemu_capture_append(s, record) : put_locked(s, record);
     pthread_mutex_unlock(&s->lock);
     return error;
+}
+
+void cuemu_mark_take(cuemu_mark *mark, cudaStream_t s)
+{
+    mark->slot = s->slot;
+    mark->upto = CUEMU_CONTROL->ring[s->slot].head;
+}
+
+bool cuemu_mark_passed(const cuemu_mark *mark)
+{
+    return (int32_t)(CUEMU_CONTROL->ring[mark->slot].tail - mark->upto) >= 0;
 }
 
 cudaError_t cuemu_drain(cudaStream_t s)

@@ -2,36 +2,7 @@
 /* The emulated NCCL on several ranks: collectives of every type, splits, messages, and what must be
  * refused. Ranks gather their findings before they assert, so that a fault on one does not hang the
  * others. */
-#include "test_common.h"
-
-#include <mpi.h>
-#include <nccl.h>
-
-static int rank, ranks;
-static ncclComm_t comm;
-static cudaStream_t stream;
-
-/* Every rank passes or fails alike. */
-#define AGREE(condition)                                                          \
-    do {                                                                          \
-        int fine_ = (condition) ? 1 : 0;                                          \
-        if (!fine_)                                                               \
-            printf("rank %d: %s:%d: %s\n", rank, __FILE__, __LINE__, #condition); \
-        MPI_Allreduce(MPI_IN_PLACE, &fine_, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD); \
-        assert_true(fine_);                                                       \
-    } while (0)
-
-static ncclComm_t new_comm(void)
-{
-    ncclUniqueId id;
-    ncclComm_t made = NULL;
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    if (!rank)
-        ncclGetUniqueId(&id);
-    MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
-    AGREE(ncclCommInitRankConfig(&made, ranks, id, rank, &config) == ncclSuccess);
-    return made;
-}
+#include "test_nccl.h"
 
 static void gathers_and_reduces_in_place(void **state)
 {
@@ -302,6 +273,31 @@ static void graphs_of_ranks_may_differ(void **state)
     OK(cudaFree(d));
 }
 
+/* As NVLS does, unless the environment forbids it. */
+static void all_reduces_of_nvls_differ(void **state)
+{
+    (void)state;
+    float x[4], *d = on_device(NULL, sizeof x);
+    int different = 0;
+    if (ranks < 3)
+        skip(); /* two numbers have one sum */
+    for (int on = 0; on < 2; on++) {
+        setenv("NCCL_NVLS_ENABLE", on ? "1" : "0", 1);
+        ncclComm_t made = new_comm();
+        for (int i = 0; i < 4; i++) {
+            float mine = rank == 0 ? 1e8f : rank == 1 ? 3.0f : rank == 2 ? -1e8f : 0.0f;
+            OK(cudaMemcpy(d + i, &mine, sizeof mine, cudaMemcpyHostToDevice));
+            OK(ncclAllReduce(d + i, d + i, 1, ncclFloat32, ncclSum, made, stream));
+        }
+        fetch(x, d, sizeof x, stream);
+        different = memcmp(x, x + 1, 3 * sizeof *x) != 0;
+        AGREE(different == on);
+        OK(ncclCommDestroy(made));
+    }
+    setenv("NCCL_NVLS_ENABLE", "0", 1);
+    OK(cudaFree(d));
+}
+
 static void buffers_register(void **state)
 {
     (void)state;
@@ -315,14 +311,6 @@ static void buffers_register(void **state)
 }
 
 /* ---- faults: each in a communicator of its own, which is bad afterwards ---- */
-
-static ncclResult_t async_error(ncclComm_t faulty)
-{
-    ncclResult_t error;
-    OK(cudaStreamSynchronize(stream));
-    OK(ncclCommGetAsyncError(faulty, &error));
-    return error;
-}
 
 static void differing_calls_are_errors(void **state)
 {
@@ -342,36 +330,6 @@ static void differing_calls_are_errors(void **state)
         AGREE(error == ncclInvalidUsage);
         OK(ncclCommDestroy(faulty));
     }
-    OK(cudaFree(d));
-}
-
-static void a_missing_rank_is_an_error(void **state)
-{
-    (void)state;
-    float *d = on_device(NULL, 4096);
-    ncclComm_t faulty = new_comm();
-    if (rank)
-        OK(ncclAllReduce(d, d, 8, ncclFloat32, ncclSum, faulty, stream));
-    ncclResult_t error = rank ? async_error(faulty) : ncclRemoteError;
-    AGREE(error == ncclRemoteError);
-    OK(ncclCommAbort(faulty));
-    OK(cudaFree(d));
-}
-
-/* An abort on one rank frees the others at once, long before their limit. */
-static void an_abort_frees_the_others(void **state)
-{
-    (void)state;
-    float *d = on_device(NULL, 4096);
-    ncclComm_t faulty = new_comm();
-    if (rank)
-        OK(ncclAllReduce(d, d, 8, ncclFloat32, ncclSum, faulty, stream));
-    else
-        OK(ncclCommAbort(faulty));
-    ncclResult_t error = rank ? async_error(faulty) : ncclRemoteError;
-    AGREE(error == ncclRemoteError);
-    if (rank)
-        OK(ncclCommAbort(faulty));
     OK(cudaFree(d));
 }
 
@@ -402,20 +360,12 @@ int main(int argc, char **argv)
         cmocka_unit_test(graphs_hold_collectives),
         cmocka_unit_test(sent_buffers_may_be_written),
         cmocka_unit_test(graphs_of_ranks_may_differ),
+        cmocka_unit_test(all_reduces_of_nvls_differ),
         cmocka_unit_test(differing_calls_are_errors),
-        cmocka_unit_test(a_missing_rank_is_an_error),
-        cmocka_unit_test(an_abort_frees_the_others),
         cmocka_unit_test(a_shared_device_is_refused),
     };
-    setenv("CUEMU_NCCL_TIMEOUT", "3", 0);
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    if (cudaSetDevice(rank) || cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking))
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    comm = new_comm();
+    begin(&argc, &argv);
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    ncclCommDestroy(comm);
-    MPI_Finalize();
+    end();
     return failed;
 }
