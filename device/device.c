@@ -256,10 +256,13 @@ static ndm_status allocate(ndm_device *device, int64_t bytes, ndm_memory_kind ki
     device->allocating = kind;
     if (t->used + 1 > t->capacity / 2)
         NDM_TRY(table_grow(t));
-    if ((limit > 0 && bytes > limit - live) || device->ops->alloc(device, bytes, &p) != NDM_OK)
+    ndm_status status = limit > 0 && bytes > limit - live ? NDM_ERR_MEMORY
+                                                          : device->ops->alloc(device, bytes, &p);
+    if (status == NDM_ERR_MEMORY)
         NDM_FAIL(NDM_ERR_MEMORY, "device: %s: no %lld bytes for %s, %lld bytes are in use%s",
                  device->ops->name, (long long)bytes, ndm_memory_kind_name(kind), (long long)live,
                  limit > 0 ? " (a limit is set)" : "");
+    NDM_TRY(status);
     table_add(t, (entry){p, bytes, kind});
     ndm_device_account(device, kind, bytes);
     *memory = p;

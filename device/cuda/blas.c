@@ -9,8 +9,11 @@ static const int64_t WORKSPACE_BYTES = 32 << 20;
 /* From the pool, counted like any other. */
 static ndm_status take(ndm_device *device, int64_t bytes, void **memory)
 {
-    if (ndm_cuda_alloc(device, bytes, memory) != NDM_OK)
+    ndm_status status = ndm_cuda_alloc(device, bytes, memory);
+
+    if (status == NDM_ERR_MEMORY)
         NDM_FAIL(NDM_ERR_MEMORY, "device: cuda: no %lld bytes of workspace", (long long)bytes);
+    NDM_TRY(status);
     ndm_device_account(device, NDM_MEMORY_WORKSPACE, bytes);
     return NDM_OK;
 }
@@ -40,6 +43,10 @@ ndm_status ndm_cuda_blas(ndm_stream *stream, cublasHandle_t *handle)
         NDM_BLAS_TRY("cublasSetStream", cublasSetStream(made, s->handle));
         NDM_BLAS_TRY("cublasSetWorkspace",
                      cublasSetWorkspace(made, s->workspace, (size_t)WORKSPACE_BYTES));
+        /* Parts of a sum are added in fp32 and not in the result's type. TF32 stays off. */
+        NDM_BLAS_TRY("cublasSetMathMode",
+                     cublasSetMathMode(made, CUBLAS_DEFAULT_MATH |
+                                                 CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
     }
     *handle = s->blas;
     return NDM_OK;

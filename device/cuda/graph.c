@@ -85,8 +85,10 @@ static ndm_status instantiate(ndm_cuda_dev *d, cudaGraph_t captured, ndm_graph *
     if (!g)
         NDM_FAIL(NDM_ERR_MEMORY, "no memory for a graph");
     g->device = d;
-    ndm_status status = ndm_cuda_check(cudaGraphInstantiate(&g->exec, captured, 0), "graph",
-                                       __FILE__, __LINE__);
+    /* By the priorities of the streams: collectives go first, as outside a graph. */
+    ndm_status status = ndm_cuda_check(
+        cudaGraphInstantiate(&g->exec, captured, cudaGraphInstantiateFlagUseNodePriority), "graph",
+        __FILE__, __LINE__);
     if (status != NDM_OK) {
         free(g);
         return status;

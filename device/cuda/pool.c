@@ -167,17 +167,29 @@ static ndm_cuda_block *best_fit(const ndm_cuda_pool *pool, int64_t bytes, bool s
 
 /* ---- segments ------------------------------------------------------------------------------- */
 
-static ndm_cuda_block *segment_add(ndm_cuda_pool *pool, int64_t bytes, bool small)
+/* No memory is an answer, without a message; any other error is of what was launched before. */
+static ndm_status segment_take(int64_t bytes, void **memory)
+{
+    cudaError_t error = cudaMalloc(memory, (size_t)bytes);
+
+    if (error != cudaErrorMemoryAllocation)
+        return ndm_cuda_check(error, "memory of the device", __FILE__, __LINE__);
+    (void)cudaGetLastError();
+    return NDM_ERR_MEMORY;
+}
+
+static ndm_status segment_add(ndm_cuda_pool *pool, int64_t bytes, bool small,
+                              ndm_cuda_block **block)
 {
     ndm_cuda_segment *s = calloc(1, sizeof *s);
     ndm_cuda_block *b = calloc(1, sizeof *b);
     void *memory = NULL;
+    ndm_status status = s && b ? segment_take(bytes, &memory) : NDM_ERR_MEMORY;
 
-    if (!s || !b || cudaMalloc(&memory, (size_t)bytes) != cudaSuccess) {
-        (void)cudaGetLastError(); /* no memory is an answer, not a failure of the device */
+    if (status != NDM_OK) {
         free(s);
         free(b);
-        return NULL;
+        return status;
     }
     *b = (ndm_cuda_block){.memory = memory, .bytes = bytes, .free = true};
     *s = (ndm_cuda_segment){pool->segments, b, memory, bytes, small};
@@ -185,7 +197,8 @@ static ndm_cuda_block *segment_add(ndm_cuda_pool *pool, int64_t bytes, bool smal
     pool->reserved_bytes += bytes;
     if (pool->reserved_bytes > pool->peak_reserved_bytes)
         pool->peak_reserved_bytes = pool->reserved_bytes;
-    return b;
+    *block = b;
+    return NDM_OK;
 }
 
 static void segment_drop(ndm_cuda_pool *pool, ndm_cuda_segment **link)
@@ -218,35 +231,35 @@ static void drop_unused_segments(ndm_cuda_dev *device)
     }
 }
 
-static ndm_cuda_block *grow(ndm_cuda_pool *pool, int64_t bytes, bool small)
+static ndm_status grow(ndm_cuda_pool *pool, int64_t bytes, bool small, ndm_cuda_block **block)
 {
     int64_t segment = small                        ? SMALL_SEGMENT
                       : bytes <= LARGE_SEGMENT / 2 ? LARGE_SEGMENT
                                                    : round_up(bytes, ROUND);
-    ndm_cuda_block *b = segment_add(pool, segment, small);
+    ndm_status status = segment_add(pool, segment, small, block);
 
-    return b || segment <= bytes ? b : segment_add(pool, round_up(bytes, ROUND), small);
+    return status == NDM_ERR_MEMORY && segment > bytes
+               ? segment_add(pool, round_up(bytes, ROUND), small, block)
+               : status;
 }
 
 /* The last resort: what streams still use is waited for, what nobody uses goes back. */
-static ndm_cuda_block *collect(ndm_cuda_dev *device, int64_t bytes, bool small)
+static ndm_status collect(ndm_cuda_dev *device, int64_t bytes, bool small, ndm_cuda_block **block)
 {
     ndm_cuda_pool *pool = &device->pool;
-    ndm_cuda_block *b = NULL;
 
     if (device->capture)
-        return NULL; /* nothing can be waited for */
+        return NDM_ERR_MEMORY; /* nothing can be waited for */
     if (pool->pending > 0) {
         for (ndm_cuda_stream *s = device->streams; s; s = s->next)
-            if (ndm_cuda_wait_stream(device, s->handle, "memory that is given back") != NDM_OK)
-                return NULL;
+            NDM_TRY(ndm_cuda_wait_stream(device, s->handle, "memory that is given back"));
         sweep(device);
-        b = best_fit(pool, bytes, small);
+        *block = best_fit(pool, bytes, small);
+        if (*block)
+            return NDM_OK;
     }
-    if (b)
-        return b;
     drop_unused_segments(device);
-    return grow(pool, bytes, small);
+    return grow(pool, bytes, small, block);
 }
 
 /* ---- the pool ------------------------------------------------------------------------------- */
@@ -260,12 +273,11 @@ ndm_status ndm_cuda_alloc(ndm_device *device, int64_t bytes, void **memory)
 
     sweep(d);
     ndm_cuda_block *b = best_fit(pool, rounded, small);
-    if (!b)
-        b = grow(pool, rounded, small);
-    if (!b)
-        b = collect(d, rounded, small);
-    if (!b)
-        return NDM_ERR_MEMORY;
+    ndm_status status = b ? NDM_OK : grow(pool, rounded, small, &b);
+    if (status == NDM_ERR_MEMORY)
+        status = collect(d, rounded, small, &b);
+    if (status != NDM_OK)
+        return status;
     split(b, rounded, small);
     b->free = false;
     pool->used_bytes += b->bytes;

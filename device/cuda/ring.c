@@ -16,11 +16,14 @@ static const int64_t ALIGN = 256;
 
 ndm_status ndm_cuda_pin(int64_t bytes, void **memory)
 {
-    if (cudaMallocHost(memory, (size_t)bytes) != cudaSuccess) {
+    cudaError_t error = cudaMallocHost(memory, (size_t)bytes);
+
+    if (error == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
         NDM_FAIL(NDM_ERR_MEMORY, "device: cuda: no %lld bytes of pinned host memory",
                  (long long)bytes);
     }
+    NDM_CUDA_TRY("pinned host memory", error); /* of what was launched before */
     return NDM_OK;
 }
 

@@ -116,22 +116,23 @@ static cublasStatus_t set_limits(cublasLtMatmulPreference_t preference, const sh
 {
     const struct {
         cublasLtMatmulPreferenceAttributes_t attribute;
-        uint32_t bytes;
-    } alignments[] = {
+        uint32_t value;
+    } limits[] = {
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, (uint32_t)s->align_b},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)s->align_a},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)s->align_c},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)s->align_c},
+        /* parts of a sum are added in fp32 and not in the result's type */
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE},
     };
     cublasStatus_t status = cublasLtMatmulPreferenceSetAttribute(
         preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes,
         sizeof workspace_bytes);
 
-    for (size_t i = 0; i < sizeof alignments / sizeof alignments[0]; i++)
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++)
         if (status == CUBLAS_STATUS_SUCCESS)
-            status = cublasLtMatmulPreferenceSetAttribute(preference, alignments[i].attribute,
-                                                          &alignments[i].bytes,
-                                                          sizeof alignments[i].bytes);
+            status = cublasLtMatmulPreferenceSetAttribute(preference, limits[i].attribute,
+                                                          &limits[i].value, sizeof limits[i].value);
     return status;
 }
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/module.h"
 #include "tests/cuda/gpu.h"
 #include "tests/mpi/harness.h"
 
@@ -313,6 +314,67 @@ static void a_host_that_reads_device_memory_faults(void **state)
     ndm_device_free(gpu, there);
 }
 
+/* ---- collectives of a graph go first -------------------------------------------------------- */
+
+/* A function of the emulator's by its name; skips the case where it is not there. */
+typedef union emulator_symbol {
+    const void *address;
+    void (*reseed)(unsigned seed);
+    pid_t (*device_pid)(void);
+} emulator_symbol;
+
+static emulator_symbol find_symbol(const char *name)
+{
+    emulator_symbol found = {ndm_module_symbol("cuda", name, (char[256]){""}, 256)};
+
+    if (!found.address)
+        skip();
+    return found;
+}
+
+/* Two streams write the same, without an order: what the stream of collectives was given last comes
+ * first, and is written over. */
+static void the_priority_of_streams_holds_in_graphs(void **state)
+{
+    int32_t *a = take(), *b = take();
+    const char *seed = getenv("CUEMU_SEED");
+    ndm_graph *graph;
+
+    (void)state;
+    find_symbol("cuemu_reseed").reseed(0);
+    put(compute, b, 7);
+    must(ndm_stream_synchronize(compute));
+    must(ndm_graph_begin(compute));
+    must(ndm_zero(compute, a, N * (int64_t)sizeof *a));
+    must(ndm_copy(other, a, b, N * (int64_t)sizeof *a, NDM_DEVICE_TO_DEVICE));
+    must(ndm_graph_end(compute, &graph));
+    must(ndm_graph_launch(graph, compute));
+    check_all(holds(compute, a, 0));
+    ndm_graph_destroy(gpu, graph);
+    find_symbol("cuemu_reseed").reseed(seed ? (unsigned)strtoul(seed, NULL, 10) : 0);
+    ndm_device_free(gpu, a);
+    ndm_device_free(gpu, b);
+}
+
+/* ---- a fault of the device, found by who asks for memory ------------------------------------- */
+
+/* The last one: no device comes back from it. */
+static void a_fault_is_not_taken_for_a_lack_of_memory(void **state)
+{
+    pid_t device_pid = find_symbol("cuemu_device_pid").device_pid();
+    char byte = 0;
+    void *memory = NULL;
+
+    (void)state;
+    must(ndm_stream_synchronize(compute));
+    check_all(device_pid > 0 && kill(device_pid, SIGSEGV) == 0);
+    while (ndm_stream_synchronize(compute) == NDM_OK)
+        continue;
+    check_all(ndm_device_alloc(gpu, 1ll << 30, NDM_MEMORY_WORKSPACE, &memory) == NDM_ERR_DEVICE);
+    check_all(strstr(ndm_error_message(), "cudaErrorIllegalAddress") != NULL);
+    check_all(ndm_copy(compute, memory, &byte, 1, NDM_HOST_TO_DEVICE) == NDM_ERR_DEVICE);
+}
+
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, open_gpu, close_gpu)
@@ -324,6 +386,8 @@ int main(void)
         CASE(a_rank_that_does_not_come_is_an_error_in_time),
         CASE(a_rank_that_does_not_come_to_a_graph_is_an_error_in_time),
         CASE(a_rank_that_does_not_come_to_a_split_is_an_error_in_time),
+        CASE(the_priority_of_streams_holds_in_graphs),
+        CASE(a_fault_is_not_taken_for_a_lack_of_memory),
     };
 
     return harness_run("cuda faults", tests);

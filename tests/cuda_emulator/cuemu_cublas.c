@@ -175,6 +175,7 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
     g.type_d = g.type_c;
     tf32 = tf32 || (!pedantic && handle->math & CUBLAS_TF32_TENSOR_OP_MATH);
     g.tf32 = tf32 && g.type_a == CUEMU_F32;
+    g.reduced = !(handle->math & CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
     return cuemu_blas_product(&g, handle->stream);
 }
 

@@ -29,12 +29,14 @@ typedef struct {
 
 typedef struct {
     uint32_t align[4]; /* that callers promise for A, B, C, D; bytes */
+    uint32_t schemes;  /* of reductions: a mask */
 } preference;
 
 typedef struct { /* what an algorithm was found for: used for anything else, GPUs fail or go wrong
                   */
     uint32_t magic, align[4];
     int m, n, k;
+    bool reduced;
 } algorithm;
 
 enum { ALGORITHM_MAGIC = 0x63756c74, ALIGN_BYTES = 256 };
@@ -206,6 +208,7 @@ cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t 
     memset(desc, 0, bytes);
     for (int i = 0; i < 4; i++)
         ((preference *)desc)->align[i] = ALIGN_BYTES;
+    ((preference *)desc)->schemes = CUBLASLT_REDUCTION_SCHEME_MASK;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -237,6 +240,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t d
         return ASSIGN(p->align[2]);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
         return ASSIGN(p->align[3]);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+        return ASSIGN(p->schemes);
     default: /* workspace, waves and such: the one algorithm asks for nothing */
         return CUBLAS_STATUS_SUCCESS;
     }
@@ -332,6 +337,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     memset(&results[0], 0, sizeof results[0]);
     results[0].wavesCount = 1;
     *best = (algorithm){.magic = ALGORITHM_MAGIC, .m = g.m, .n = g.n, .k = g.k};
+    best->reduced = ((const preference *)limits)->schemes & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
     memcpy(best->align, ((const preference *)limits)->align, sizeof best->align);
     *found = 1;
     return CUBLAS_STATUS_SUCCESS;
@@ -378,6 +384,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     g.b = b;
     g.c = c;
     g.d = d;
+    g.reduced = !chosen || ((const algorithm *)chosen)->reduced;
     return algorithm_fits((const algorithm *)chosen, &g) ? cuemu_blas_product(&g, stream)
                                                          : CUBLAS_STATUS_INVALID_VALUE;
 }

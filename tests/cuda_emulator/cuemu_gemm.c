@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TILE_M = 16, TILE_N = 4, BLOCK_N = 256 };
+enum { TILE_M = 16, TILE_N = 4, BLOCK_N = 256, LONG_K = 1024 };
 typedef float vec8 __attribute__((vector_size(32)));
 
 static float round_tf32(float value)
@@ -83,15 +83,39 @@ static void store(target *t, int i, int j, float sum)
     cuemu_number_put(t->d, (size_t)(i + j * g->ldd), g->type_d, t->scale_d * v);
 }
 
+/* out += more, as parts of a sum that lie in memory of D's type. */
+static void add_part(const cuemu_gemm *g, float out[TILE_N][TILE_M], float more[TILE_N][TILE_M])
+{
+    float parts[2];
+    for (int i = 0; i < TILE_N * TILE_M; i++) {
+        uint64_t kept[2];
+        cuemu_number_put(kept, 0, g->type_d, (&out[0][0])[i]);
+        parts[0] = cuemu_number_get(kept, 0, g->type_d);
+        cuemu_number_put(kept, 0, g->type_d, (&more[0][0])[i]);
+        parts[1] = cuemu_number_get(kept, 0, g->type_d);
+        (&out[0][0])[i] = parts[0] + parts[1];
+    }
+}
+
 static void multiply(target *t, const float *a, const float *b, int first_n, int columns)
 {
     void (*tile)(int, const float *, const float *,
                  float[TILE_N][TILE_M]) = __builtin_cpu_supports("avx2") ? tile_avx2 : tile_plain;
     const cuemu_gemm *g = t->g;
+    bool parts = g->reduced && g->k >= LONG_K && cuemu_type_bytes(g->type_d) == 2;
+    int first_k = parts ? g->k / 2 : g->k;
     for (int j = 0; j < columns; j += TILE_N)
         for (int i = 0; i < g->m; i += TILE_M) {
             _Alignas(32) float out[TILE_N][TILE_M];
-            tile(g->k, a + (size_t)i * (size_t)g->k, b + (size_t)j * (size_t)g->k, out);
+            const float *from_a = a + (size_t)i * (size_t)g->k;
+            const float *from_b = b + (size_t)j * (size_t)g->k;
+            tile(first_k, from_a, from_b, out);
+            if (first_k < g->k) {
+                _Alignas(32) float more[TILE_N][TILE_M];
+                tile(g->k - first_k, from_a + (size_t)first_k * TILE_M,
+                     from_b + (size_t)first_k * TILE_N, more);
+                add_part(g, out, more);
+            }
             for (int y = 0; y < TILE_N && j + y < columns; y++)
                 for (int x = 0; x < TILE_M && i + x < g->m; x++)
                     store(t, i + x, first_n + j + y, out[y][x]);

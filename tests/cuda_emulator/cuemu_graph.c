@@ -16,12 +16,14 @@ typedef struct {
 struct CUgraph_st {
     node *nodes;
     int n, cap, lanes;
-    struct CUgraph_st *next; /* in the list of all, also of those inside a CUgraphExec_st */
+    int priority[CUEMU_STREAMS]; /* of each lane */
+    struct CUgraph_st *next;     /* in the list of all, also of those inside a CUgraphExec_st */
 };
 
 struct CUgraphExec_st {
     struct CUgraph_st graph; /* first */
     uint32_t launches;
+    bool by_priority;
     cuemu_mark last;
     struct CUgraphExec_st *next; /* in the list of those */
 };
@@ -151,6 +153,7 @@ cudaError_t cuemu_capture_wait(cudaStream_t s, cudaEvent_t e)
     if (!s->capture) { /* joins */
         s->capture = c;
         s->lane = c->graph->lanes++;
+        c->graph->priority[s->lane] = s->priority;
         c->lane[s->lane] = s;
     }
     return append(c, s->lane, e->node, &mark);
@@ -168,6 +171,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mo
     list_add(c->graph);
     c->origin = c->lane[0] = s;
     c->graph->lanes = 1;
+    c->graph->priority[0] = s->priority;
     c->mode = mode;
     if (mode != cudaStreamCaptureModeRelaxed)
         strict_captures++;
@@ -238,7 +242,9 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *
 static void copy_graph(struct CUgraph_st *to, const struct CUgraph_st *from)
 {
     size_t bytes = sizeof *to->nodes * (size_t)from->n;
-    *to = (struct CUgraph_st){malloc(bytes ? bytes : 1), from->n, from->n, from->lanes, NULL};
+    *to = *from;
+    to->nodes = malloc(bytes ? bytes : 1);
+    to->cap = from->n;
     if (!to->nodes)
         abort();
     if (bytes)
@@ -247,14 +253,14 @@ static void copy_graph(struct CUgraph_st *to, const struct CUgraph_st *from)
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags)
 {
-    (void)flags;
-    if (!graph)
+    if (!graph || flags & ~(unsigned long long)cudaGraphInstantiateFlagUseNodePriority)
         return cuemu_result(cudaErrorInvalidValue);
     struct CUgraphExec_st *x = calloc(1, sizeof *x);
     if (!x)
         abort();
     copy_graph(&x->graph, graph);
     list_add(&x->graph);
+    x->by_priority = flags & cudaGraphInstantiateFlagUseNodePriority;
     *exec = x;
     return cudaSuccess;
 }
@@ -268,7 +274,8 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t s)
 typedef struct {
     const struct CUgraph_st *graph;
     int at[CUEMU_STREAMS]; /* next node of each lane */
-    int call;              /* next NCCL call: these keep their order, on all ranks alike */
+    bool by_priority;
+    int call; /* next NCCL call: these keep their order, on all ranks alike */
     bool *done;
 } launch_state;
 
@@ -278,7 +285,16 @@ static bool may_run(const launch_state *l, int i)
     return (x->after < 0 || l->done[x->after]) && (!is_call(x) || i == l->call);
 }
 
-/* The lane of the next node: the first in order of issue, or by the seed any whose node may run. */
+static bool precedes(const launch_state *l, int lane, int other)
+{
+    const int *priority = l->graph->priority;
+    if (l->by_priority && priority[lane] != priority[other])
+        return priority[lane] < priority[other];
+    return l->at[lane] < l->at[other];
+}
+
+/* The lane of the next node: of the highest priority where the graph has them, the first in order
+ * of issue, or by the seed any whose node may run. */
 static int choose(const launch_state *l, uint32_t random)
 {
     int ready[CUEMU_STREAMS], n = 0, first = -1;
@@ -286,10 +302,10 @@ static int choose(const launch_state *l, uint32_t random)
         if (l->at[lane] == l->graph->n || !may_run(l, l->at[lane]))
             continue;
         ready[n++] = lane;
-        if (first < 0 || l->at[lane] < l->at[first])
+        if (first < 0 || precedes(l, lane, first))
             first = lane;
     }
-    return CUEMU_CONTROL->seed ? ready[random % (uint32_t)n] : first;
+    return CUEMU_CONTROL->seed && n ? ready[random % (uint32_t)n] : first;
 }
 
 static int next_of_lane(const struct CUgraph_st *g, int lane, int from)
@@ -329,7 +345,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
 {
     if (!exec || !cuemu_stream_valid(s) || s->capture)
         return cuemu_result(cudaErrorInvalidResourceHandle);
-    launch_state l = {.graph = &exec->graph};
+    launch_state l = {.graph = &exec->graph, .by_priority = exec->by_priority};
     l.done = calloc((size_t)exec->graph.n + 1, sizeof *l.done);
     if (!l.done)
         abort();

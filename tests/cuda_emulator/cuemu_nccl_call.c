@@ -41,7 +41,7 @@ ncclResult_t ncclGroupEnd(void);
 
 ncclResult_t ncclGroupStart(void)
 {
-    if (!grouped && !(grouped = malloc(sizeof *grouped * GROUPED)))
+    if (!grouped && !(grouped = calloc(GROUPED, sizeof *grouped)))
         abort();
     group_depth++;
     return ncclSuccess;

@@ -80,6 +80,7 @@ typedef struct cuemu_code { /* code, valid in any process that loads the module 
 typedef struct cuemu_gemm { /* column-major: D = d_scale * (alpha a_scale b_scale op(A) op(B) + beta
                                C + bias) */
     bool trans_a, trans_b, tf32;
+    bool reduced; /* long sums may be made of parts that are rounded to D's type */
     int m, n, k, batch;
     int64_t lda, ldb, ldc, ldd, stride_a, stride_b, stride_c, stride_d; /* in elements */
     cuemu_type type_a, type_b, type_c, type_d, type_bias;

@@ -8,6 +8,7 @@
 #include <omp.h>
 #include <string.h>
 
+#include "core/dtype.h"
 #include "device/device.h"
 #include "kernels/cases.h"
 #include "kernels/table.h"
@@ -299,6 +300,75 @@ static void comparison_sees_a_write_to_an_input(void **state)
     comparison_sees(state, spoil_input, "it is an input");
 }
 
+/* ---- long sums of 16-bit numbers ------------------------------------------------------------ */
+
+enum { LONG = 4096, SIDE = 16 };
+
+/* 256 + 1 in the first half and -256 in the second: parts that are kept in bf16 lose the 1. */
+static void fill_long(uint16_t *a, uint16_t *b)
+{
+    for (int i = 0; i < LONG * SIDE; i++) {
+        a[i] = ndm_f32_to_bf16(1.0f);
+        b[i] = 0;
+    }
+    for (int i = 0; i < SIDE; i++) { /* b is [SIDE, LONG] */
+        b[i * LONG] = ndm_f32_to_bf16(256.0f);
+        b[i * LONG + 1] = ndm_f32_to_bf16(1.0f);
+        b[i * LONG + LONG - 1] = ndm_f32_to_bf16(-256.0f);
+    }
+}
+
+static void *upload(const world *w, const void *from, int64_t bytes)
+{
+    void *there;
+
+    assert_ok(ndm_device_alloc(w->device, bytes, NDM_MEMORY_WORKSPACE, &there));
+    assert_ok(ndm_copy(w->stream, there, from, bytes, NDM_HOST_TO_DEVICE));
+    return there;
+}
+
+static void check_long_sums(const world *w, bool with_bias)
+{
+    static uint16_t a[LONG * SIDE], b[LONG * SIDE], c[SIDE * SIDE], bias[SIDE];
+
+    fill_long(a, b);
+    memset(c, 0xff, sizeof c);
+    void *da = upload(w, a, sizeof a), *db = upload(w, b, sizeof b), *dc = upload(w, c, sizeof c),
+         *dbias = upload(w, bias, sizeof bias);
+    ndm_gemm_args args = {.trans_b = true,
+                          .m = SIDE,
+                          .n = SIDE,
+                          .k = LONG,
+                          .alpha = 1.0f,
+                          .a = da,
+                          .b = db,
+                          .bias = with_bias ? dbias : NULL,
+                          .c = dc,
+                          .lda = LONG,
+                          .ldb = LONG,
+                          .ldc = SIDE,
+                          .a_dtype = NDM_BF16,
+                          .b_dtype = NDM_BF16,
+                          .c_dtype = NDM_BF16};
+    assert_ok(ndm_gemm(w->stream, &args));
+    assert_ok(ndm_copy(w->stream, c, dc, sizeof c, NDM_DEVICE_TO_HOST));
+    assert_ok(ndm_stream_synchronize(w->stream));
+    for (int i = 0; i < SIDE * SIDE; i++)
+        assert_near(ndm_bf16_to_f32(c[i]), 1.0, 0.0);
+    ndm_device_free(w->device, da);
+    ndm_device_free(w->device, db);
+    ndm_device_free(w->device, dc);
+    ndm_device_free(w->device, dbias);
+}
+
+static void long_sums_are_rounded_once(void **state)
+{
+    (void)state;
+    for (int i = 0; i < subject_count; i++)
+        for (int bias = 0; subjects[i].device->ops->computes_bf16 && bias < 2; bias++)
+            check_long_sums(&subjects[i], bias);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(comparison_sees_a_wrong_value),
@@ -307,6 +377,7 @@ int main(int argc, char **argv)
                                        cmocka_unit_test(comparison_sees_a_write_between_rows),
                                        cmocka_unit_test(comparison_sees_a_write_to_an_input),
                                        cmocka_unit_test(bf16_activations_are_rounded_fp32),
+                                       cmocka_unit_test(long_sums_are_rounded_once),
                                        cmocka_unit_test(norms_are_made_again_to_the_bit),
                                        cmocka_unit_test(activations_are_made_again_to_the_bit),
 #define OP_ENTRY(name, doc) cmocka_unit_test(name##_agrees),
