@@ -182,6 +182,14 @@ static const ndm_comm_backend *next_backend(const ndm_comms *comms, int below)
     return best;
 }
 
+/* Groups of one are the self backend's, unless another was asked for that takes them. */
+static bool takes_one(const ndm_comms *comms)
+{
+    const ndm_comm_backend *forced = comms->forced;
+
+    return forced && (forced->any_world || (forced->takes_one && comms->world->size == 1));
+}
+
 /* The best that takes the group. Whether one does depends on the group alone, so all members choose
  * alike. */
 static ndm_status choose_backend(ndm_comm *comm)
@@ -189,7 +197,7 @@ static ndm_status choose_backend(ndm_comm *comm)
     ndm_status status = NDM_ERR_UNSUPPORTED;
     int below = INT32_MAX;
 
-    if (comm->size == 1 && !(comm->owner->forced && comm->owner->forced->any_world)) {
+    if (comm->size == 1 && !takes_one(comm->owner)) {
         comm->backend = self_backend();
         return comm->backend->comm_init(comm);
     }

@@ -145,6 +145,7 @@ typedef struct ndm_comm_backend {
     ndm_status (*comms_init)(ndm_comms *comms, void **state);
     void (*comms_finish)(ndm_comms *comms, void *state);
     bool any_world; /* the mesh may have more ranks than the world */
+    bool takes_one; /* the groups of a world of one rank as well, where it is asked for by name */
     bool launches;  /* run() only launches on the stream: a graph can hold it */
 } ndm_comm_backend;
 

@@ -145,6 +145,8 @@ static ndm_status comms_init(ndm_comms *comms, void **state)
 {
     ndm_nccl_world *w;
 
+    bool connects = ndm_world_size(comms->world) > 1 || comms->forced == &ndm_cuda_nccl;
+
     if (ndm_world_size(comms->world) > 1)
         NDM_TRY(exchange_devices(comms->world, comms->device));
     set_environment();
@@ -152,7 +154,7 @@ static ndm_status comms_init(ndm_comms *comms, void **state)
     if (!w)
         NDM_FAIL(NDM_ERR_MEMORY, "comm: no memory for the nccl backend");
     w->comms = comms;
-    ndm_status status = ndm_world_size(comms->world) > 1 ? connect_world(w) : NDM_OK;
+    ndm_status status = connects ? connect_world(w) : NDM_OK;
     if (status != NDM_OK) {
         ndm_nccl_abort(w);
         if (!w->at_work)
@@ -242,6 +244,7 @@ const ndm_comm_backend ndm_cuda_nccl = {
     .comm_init = comm_init,
     .comm_finish = comm_finish,
     .run = ndm_nccl_run,
+    .takes_one = true,
     .launches = true,
     .comms_init = comms_init,
     .comms_finish = comms_finish,

@@ -164,6 +164,8 @@ static bool compare_groups(const ndm_parallelism_config *config, const char *bac
     for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
         ok_all(ndm_comms_get(mine.f.comms, sets[i], &mine.comm));
         ok_all(ndm_comms_get(truth.f.comms, sets[i], &truth.comm));
+        if (strcmp(backend, "nccl") == 0 && ndm_world_size(world) == 1)
+            assert_string_equal(mine.comm->backend->name, backend); /* on a machine of one GPU */
         for (int dtype = 0; dtype <= NDM_U16; dtype++) {
             mine.stream = dtype % 2 ? mine.f.compute : mine.f.comm_stream;
             truth.stream = truth.f.compute;
