@@ -374,6 +374,7 @@ static ndm_status join(bench *b)
     c.collectives = ndm_option_string(o, "collectives");
     c.timeout_s = ndm_option_double(o, "timeout");
     c.threads = (int)ndm_option_int64(o, "threads");
+    c.ranks = ndm_option_int64(o, "ranks");
     NDM_TRY(ndm_axis_set_parse(ndm_option_string(o, "axis"), &axes));
     NDM_TRY(ndm_context_create(&p, &c, &b->context));
     b->stream = ndm_context_stream(b->context);

@@ -10,11 +10,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <hwloc.h>
-#include <mpi.h>
-
 #include "bench_git.h"
 #include "cli/bench_peak.h"
+#include "collectives/comm.h"
 #include "mesh/machine.h"
 
 /* Where a fact goes. */
@@ -74,26 +72,13 @@ const char *ndm_bench_git(void)
     return NDM_GIT;
 }
 
-static void tell_mpi(sink *s)
+static void tell_libraries(sink *s)
 {
-    char text[MPI_MAX_LIBRARY_VERSION_STRING];
-    int length = 0;
+    char text[256];
 
-    if (MPI_Get_library_version(text, &length) != MPI_SUCCESS)
-        snprintf(text, sizeof text, "unknown");
-    text[strcspn(text, "\n")] = '\0';
-    for (char *c = text; *c != '\0'; c++)
-        *c = *c == '\t' ? ' ' : *c;
+    ndm_world_mpi_version(text, sizeof text);
     tell(s, "mpi", text);
-}
-
-static void tell_hwloc(sink *s)
-{
-    char text[32];
-    unsigned version = hwloc_get_api_version();
-
-    snprintf(text, sizeof text, "%u.%u.%u", version >> 16, (version >> 8) & 0xff, version & 0xff);
-    tell(s, "hwloc", text);
+    tell(s, "hwloc", ndm_machine_library_version(text, sizeof text));
 }
 
 static void tell_machine(sink *s)
@@ -130,8 +115,7 @@ static void tell_all(sink *s, const ndm_bench_facts *facts)
     tell(s, "version", NDM_VERSION);
     tell(s, "git", NDM_GIT);
     tell(s, "compiler", NDM_COMPILER);
-    tell_mpi(s);
-    tell_hwloc(s);
+    tell_libraries(s);
     tell_machine(s);
     tell(s, "vectors", ndm_burst_name());
     tell_int(s, "cores", ndm_bench_cores());

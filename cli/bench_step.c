@@ -474,7 +474,7 @@ static ndm_status start(const ndm_options *o, int argc, const char *const *argv)
     int64_t ranks = ndm_option_int64(o, "ranks");
 
     NDM_TRY(check_options(o));
-    if (ranks > 0 && ndm_cli_launcher_rank() < 0)
+    if (ndm_cli_starts_ranks(ranks))
         return ndm_cli_exec_ranks(ranks, verb, argc, argv);
     ndm_status status = run(&b);
     tear_down(&b, status != NDM_OK);

@@ -7,7 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include "cli/cli.h"
+#include "core/file.h"
 
 ndm_status ndm_cli_self(char *path, size_t path_bytes)
 {
@@ -26,7 +31,35 @@ const char *const *ndm_cli_launchers(void)
     return names;
 }
 
-/* The flag and its value, which the ranks must not see again. */
+bool ndm_cli_starts_ranks(int64_t ranks)
+{
+    return ranks > 1 && ndm_cli_launcher_rank() < 0;
+}
+
+/* Others open it by way of this process, which keeps its number when it becomes the launcher. */
+static ndm_status keep_text(const ndm_buffer *text, const char *path, char *kept, size_t kept_bytes)
+{
+    int fd = memfd_create("ndmesh", 0);
+
+    if (fd < 0 || write(fd, text->data, text->length) != (ssize_t)text->length)
+        NDM_FAIL(NDM_ERR_IO, "%s: cannot keep its %zu bytes for the ranks: %s", path, text->length,
+                 strerror(errno));
+    snprintf(kept, kept_bytes, "/proc/%ld/fd/%d", (long)getpid(), fd);
+    return NDM_OK;
+}
+
+ndm_status ndm_cli_read_once(const char *path, ndm_buffer *text, char *kept, size_t kept_bytes)
+{
+    struct stat s;
+
+    kept[0] = '\0';
+    NDM_TRY(ndm_file_read(path, text));
+    if (ndm_cli_launcher_rank() >= 0 || stat(path, &s) != 0 || S_ISREG(s.st_mode))
+        return NDM_OK;
+    return keep_text(text, path, kept, kept_bytes);
+}
+
+/* The flag and its value, which stand in front once more. */
 static int skip_ranks(const char *const *argv, int i, int argc)
 {
     if (strcmp(argv[i], "--ranks") == 0)
@@ -59,10 +92,11 @@ ndm_status ndm_cli_exec_ranks(int64_t ranks, const char *const *verb, int argc,
     command[n++] = "-n";
     command[n++] = count;
     command[n++] = self;
-    for (; *verb != NULL && n < WORDS - 1; verb++)
+    for (; *verb != NULL && n < WORDS - 3; verb++)
         command[n++] = *verb;
+    command[n++] = "--ranks"; /* a file may say another number */
+    command[n++] = count;
     add_arguments(command, n, argc, argv);
-    unsetenv("NDM_RANKS");
     for (const char *const *name = ndm_cli_launchers(); *name != NULL; name++) {
         command[0] = *name;
         execvp(*name, (char *const *)command);

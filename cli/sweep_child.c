@@ -93,6 +93,7 @@ static ndm_status make_command(const ndm_sweep_setting *s, const ndm_sweep_point
         add_int(c, "-n", p->ranks);
     }
     add(c, s->program, "train");
+    add_int(c, "--ranks", p->ranks);
     add(c, "--model", s->model);
     add(c, "--data", s->data);
     add_int(c, "--seq-len", s->seq_len);
@@ -122,7 +123,6 @@ static void become(command *c, bool launched, int output, pid_t parent)
         _exit(127);
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
-    unsetenv("NDM_RANKS");
     int null = open("/dev/null", O_RDONLY);
     if (null >= 0)
         dup2(null, STDIN_FILENO);

@@ -255,9 +255,8 @@ static ndm_status collectives(int argc, const char *const *argv)
 
     NDM_TRY(read_options("bench collectives", argc, argv, &o));
     int64_t ranks = ndm_option_int64(o, "ranks");
-    ndm_status status = ranks > 0 && ndm_cli_launcher_rank() < 0
-                            ? ndm_cli_exec_ranks(ranks, verb, argc, argv)
-                            : ndm_bench_collectives(o);
+    ndm_status status = ndm_cli_starts_ranks(ranks) ? ndm_cli_exec_ranks(ranks, verb, argc, argv)
+                                                    : ndm_bench_collectives(o);
     ndm_options_destroy(o);
     return status;
 }

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <mpi.h>
-
 #include "cli/cli.h"
 #include "cli/info_speed.h"
 #include "collectives/comm.h"
@@ -14,6 +12,8 @@
 #include "device/device.h"
 #include "kernels/kernels.h"
 #include "mesh/machine.h"
+#include "train/versions.h"
+#include <ndmesh/strategy.h>
 
 static const ndm_option options[] = {
     {.name = "json",
@@ -76,18 +76,37 @@ static void tell_choice(report *r, const char *name, const char *summary, bool a
     ndm_json_end_object(&r->json);
 }
 
-/* One line, without MPI's build details. */
-static void tell_mpi(report *r)
+static void tell_build(report *r)
 {
-    char text[MPI_MAX_LIBRARY_VERSION_STRING];
-    int length = 0;
-    if (MPI_Get_library_version(text, &length) != MPI_SUCCESS)
-        snprintf(text, sizeof text, "unknown");
-    text[strcspn(text, "\n")] = '\0';
-    for (char *c = text; *c != '\0'; c++)
-        if (*c == '\t')
-            *c = ' ';
+    char text[NDM_VERSION_BYTES];
+
+    tell(r, "compiler", NDM_COMPILER);
+    ndm_world_mpi_version(text, sizeof text);
     tell(r, "mpi", text);
+}
+
+/* What this build can use, with its version or the reason why it cannot. */
+static void tell_features(report *r)
+{
+    ndm_version versions[NDM_VERSIONS_MAX];
+    int64_t n = ndm_versions_read(versions);
+
+    begin_list(r, "features");
+    for (int64_t i = 0; i < n; i++)
+        tell_choice(r, versions[i].name, versions[i].summary, versions[i].there, versions[i].text);
+    end_list(r);
+}
+
+static void tell_strategies(report *r)
+{
+    begin_list(r, "strategies");
+    for (int64_t i = 0; ndm_strategy_at(i) != NULL; i++) {
+        const ndm_strategy *s = ndm_strategy_at(i);
+        char axes[64];
+        ndm_axis_set_name(s->axes, axes, sizeof axes);
+        tell_choice(r, s->name, s->summary, true, axes);
+    }
+    end_list(r);
 }
 
 static void tell_machine(report *r)
@@ -178,11 +197,12 @@ static void tell_world(report *r, ndm_world *world)
 static void tell_all(report *r, ndm_world *world)
 {
     tell(r, "version", NDM_VERSION);
-    tell(r, "compiler", NDM_COMPILER);
-    tell_mpi(r);
+    tell_build(r);
     tell_machine(r);
     tell_speed(r);
     tell_world(r, world);
+    tell_features(r);
+    tell_strategies(r);
     tell_devices(r);
     tell_kernels(r);
     tell_collectives(r, world);

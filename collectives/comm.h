@@ -64,6 +64,9 @@ typedef struct ndm_fact {
 } ndm_fact;
 NDM_MUST_USE ndm_status ndm_world_verify(ndm_world *world, const ndm_fact *facts, int64_t n_facts);
 
+/* One line of what the MPI library says of itself, before MPI_Init as well. */
+void ndm_world_mpi_version(char *text, size_t bytes);
+
 /* The last collectives of this rank as JSON, {"rank": ., "records": [...]}, oldest first: what it
  * did before something went wrong. */
 NDM_MUST_USE ndm_status ndm_world_dump_flight(const ndm_world *world, const char *path);
@@ -131,7 +134,8 @@ typedef struct ndm_comm_backend {
     const char *summary;
     int priority;
     bool (*probe)(ndm_world *world, ndm_device *device, char *why, size_t why_bytes);
-    ndm_status (*comm_init)(ndm_comm *comm); /* comm->state is the backend's */
+    void (*version)(char *text, size_t bytes); /* of its library; NULL = none */
+    ndm_status (*comm_init)(ndm_comm *comm);   /* comm->state is the backend's */
     void (*comm_finish)(ndm_comm *comm);
     ndm_status (*run)(ndm_comm *comm, const ndm_collective_args *args, ndm_stream *stream);
     /* Memory that all members of one node see: member i's block of bytes_per_rank starts at all + i

@@ -236,11 +236,20 @@ static void comm_finish(ndm_comm *comm)
     comm->state = NULL;
 }
 
+static void version(char *text, size_t bytes)
+{
+    int v = 0;
+
+    (void)ncclGetVersion(&v);
+    (void)snprintf(text, bytes, "%d.%d.%d", v / 10000, v % 10000 / 100, v % 100);
+}
+
 const ndm_comm_backend ndm_cuda_nccl = {
     .name = "nccl",
     .summary = "NCCL between devices, one rank each",
     .priority = 30,
     .probe = probe,
+    .version = version,
     .comm_init = comm_init,
     .comm_finish = comm_finish,
     .run = ndm_nccl_run,

@@ -2,6 +2,7 @@
 /* A world of MPI ranks: initialises MPI, or uses one that is; finalises it without hanging. */
 #include "collectives/world.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -130,4 +131,17 @@ void ndm_world_leave_mpi(ndm_world *world)
     if (world->nodes > 1)
         ndm_ucp_leave_connected = 1;
     MPI_Finalize();
+}
+
+void ndm_world_mpi_version(char *text, size_t bytes)
+{
+    char all[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length = 0;
+
+    if (MPI_Get_library_version(all, &length) != MPI_SUCCESS)
+        snprintf(all, sizeof all, "unknown");
+    all[strcspn(all, "\n")] = '\0'; /* what follows is how it was built */
+    for (char *c = all; *c != '\0'; c++)
+        *c = *c == '\t' ? ' ' : *c;
+    snprintf(text, bytes, "%s", all);
 }

@@ -143,8 +143,10 @@ void ndm_options_print_help(const ndm_option_table *table, FILE *out);
 void ndm_options_print_markdown(const ndm_option_table *table, FILE *out);
 void ndm_options_print_man(const ndm_option_table *table, FILE *out);
 
-/* Each value and where it came from, as YAML that can be read back. */
+/* Each value and where it came from, as YAML that can be read back; as an object {"tp": {"value":
+ * 2, "origin": "--tp"}, ...}. */
 void ndm_options_print_config(const ndm_options *options, FILE *out);
+void ndm_options_write_config(const ndm_options *options, ndm_json *json);
 
 /* One object {"tp": 2, ...} of typed values. */
 void ndm_options_write_json(const ndm_options *options, ndm_json *json);

@@ -310,17 +310,39 @@ static void write_value(const ndm_option *o, const ndm_option_data *data, ndm_js
     }
 }
 
+/* Key and value, null where there is none; with `key`, under that one. */
+static void write_option(const ndm_options *options, size_t i, const char *key, ndm_json *json)
+{
+    const ndm_option *o = &options->table->options[i];
+    char name[128];
+
+    ndm_json_key(json, key ? key : ndm_option_key(o->name, name, sizeof name));
+    if (options->slots[i].data.text)
+        write_value(o, &options->slots[i].data, json);
+    else
+        ndm_json_null(json);
+}
+
 void ndm_options_write_json(const ndm_options *options, ndm_json *json)
 {
     ndm_json_begin_object(json);
+    for (size_t i = 0; i < options->table->n_options; i++)
+        write_option(options, i, NULL, json);
+    ndm_json_end_object(json);
+}
+
+void ndm_options_write_config(const ndm_options *options, ndm_json *json)
+{
+    ndm_json_begin_object(json);
     for (size_t i = 0; i < options->table->n_options; i++) {
-        const ndm_option *o = &options->table->options[i];
-        char key[128];
-        ndm_json_key(json, ndm_option_key(o->name, key, sizeof key));
-        if (options->slots[i].data.text)
-            write_value(o, &options->slots[i].data, json);
-        else
-            ndm_json_null(json);
+        const char *origin = options->slots[i].origin;
+        char name[128];
+
+        ndm_json_key(json, ndm_option_key(options->table->options[i].name, name, sizeof name));
+        ndm_json_begin_object(json);
+        write_option(options, i, "value", json);
+        ndm_json_key_string(json, "origin", origin ? origin : "default");
+        ndm_json_end_object(json);
     }
     ndm_json_end_object(json);
 }

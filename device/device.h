@@ -81,6 +81,7 @@ typedef struct ndm_device_ops {
     /* n elements of a 16-bit type to fp32, on the stream; NULL where the host can do it. */
     ndm_status (*widen)(ndm_stream *stream, float *dst, const void *src, ndm_dtype dtype,
                         int64_t n);
+    void (*version)(char *text, size_t bytes); /* of its libraries; NULL = it has none */
     void (*pool)(const ndm_device *device, ndm_memory_pool *pool); /* NULL = it keeps none */
     /* ndm_graph_begin() and its kin; NULL where work is launched piece by piece only. */
     ndm_status (*graph_begin)(ndm_stream *stream);

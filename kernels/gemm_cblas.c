@@ -7,6 +7,7 @@
  * unless they are set already. NDM_BLAS names another library, such as MKL's libmkl_rt.so. */
 #include <limits.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "kernels/gemm_common.h"
@@ -32,19 +33,36 @@ static void set_environment(void)
     (void)setenv("MKL_THREADING_LAYER", "SEQUENTIAL", 0);
 }
 
-static bool probe(char *why, size_t why_bytes)
+static ndm_library_function find(const char *symbol, char *why, size_t why_bytes)
 {
     static const char *const usual[] = {"libopenblas.so.0", "libblis.so.4", "libblas.so.3",
                                         "libcblas.so.3", NULL};
     const char *const named[] = {getenv("NDM_BLAS"), NULL};
     bool is_named = named[0] && named[0][0] != '\0';
 
+    return ndm_library_symbol(is_named ? named : usual, symbol, why, why_bytes);
+}
+
+static bool probe(char *why, size_t why_bytes)
+{
     set_environment();
-    sgemm found = (sgemm)ndm_library_symbol(is_named ? named : usual, "cblas_sgemm", why,
-                                            why_bytes);
+    sgemm found = (sgemm)find("cblas_sgemm", why, why_bytes);
     if (found)
         atomic_store(&function, found);
     return found != NULL;
+}
+
+/* A BLAS need not say which it is: then its file does. */
+static void version(char *text, size_t bytes)
+{
+    char file[256], why[256];
+    const char *(*config)(void) = (const char *(*)(void))find("openblas_get_config", why,
+                                                              sizeof why);
+
+    if (config)
+        (void)snprintf(text, bytes, "%s", config());
+    else if (find("cblas_sgemm", file, sizeof file))
+        (void)snprintf(text, bytes, "%s", file);
 }
 
 static ndm_status library_piece(const ndm_gemm_args *a)
@@ -79,5 +97,6 @@ const ndm_kernel_table ndm_kernels_cblas = {
     .device = "cpu",
     .priority = 40,
     .probe = probe,
+    .version = version,
     .body = {[NDM_OP_gemm] = (void (*)(void))gemm},
 };

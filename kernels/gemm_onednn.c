@@ -10,6 +10,7 @@
  * Its own threads are not used: it starts new ones where it finds itself outside of a parallel
  * region. */
 #include <stdatomic.h>
+#include <stdio.h>
 
 #include <omp.h>
 
@@ -36,6 +37,19 @@ static bool probe(char *why, size_t why_bytes)
     if (found)
         atomic_store(&function, found);
     return found != NULL;
+}
+
+static void version(char *text, size_t bytes)
+{
+    typedef struct {
+        int major, minor, patch;
+    } numbers; /* how dnnl_version_t begins */
+    char why[256];
+    const numbers *(*get)(void) = (const numbers *(*)(void))ndm_library_symbol(
+        files, "dnnl_version", why, sizeof why);
+
+    if (get)
+        (void)snprintf(text, bytes, "%d.%d.%d", get()->major, get()->minor, get()->patch);
 }
 
 static ndm_status library_piece(const ndm_gemm_args *a)
@@ -88,5 +102,6 @@ const ndm_kernel_table ndm_kernels_onednn = {
     .device = "cpu",
     .priority = 60,
     .probe = probe,
+    .version = version,
     .body = {[NDM_OP_gemm] = (void (*)(void))gemm},
 };

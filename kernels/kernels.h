@@ -389,7 +389,8 @@ typedef struct ndm_kernel_table {
     const char *device; /* "cpu", "cuda" */
     int priority;
     bool (*probe)(char *why, size_t why_bytes);
-    void (*body[NDM_OP_COUNT])(void); /* cpu: ndm_host_body */
+    void (*version)(char *text, size_t bytes); /* of its library, after the probe; NULL = none */
+    void (*body[NDM_OP_COUNT])(void);          /* cpu: ndm_host_body */
 } ndm_kernel_table;
 
 const ndm_kernel_table *const *

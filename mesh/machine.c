@@ -168,3 +168,11 @@ const char *ndm_machine_processor(const ndm_machine *machine)
     const char *name = hwloc_obj_get_info_by_name(obj, "CPUModel");
     return name != NULL ? name : "unknown";
 }
+
+const char *ndm_machine_library_version(char *text, size_t text_bytes)
+{
+    unsigned version = hwloc_get_api_version();
+
+    snprintf(text, text_bytes, "%u.%u.%u", version >> 16, (version >> 8) & 0xff, version & 0xff);
+    return text;
+}

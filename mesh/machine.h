@@ -36,4 +36,7 @@ const char *ndm_machine_summary(const ndm_machine *machine, char *text, size_t t
 /* The processor as it names itself, or "unknown". Belongs to the machine. */
 const char *ndm_machine_processor(const ndm_machine *machine);
 
+/* Version of hwloc. Returns text. */
+const char *ndm_machine_library_version(char *text, size_t text_bytes);
+
 #endif

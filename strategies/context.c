@@ -261,6 +261,18 @@ done:
     return status;
 }
 
+static ndm_status check_ranks(const ndm_context *c, const ndm_context_options *o)
+{
+    int64_t there = ndm_world_size(c->world);
+
+    if (o->ranks > 0 && o->ranks != there)
+        NDM_FAIL(NDM_ERR_CONFIG,
+                 "ranks: %lld are asked for, and the launcher has started %lld; give both the same "
+                 "number, or leave ranks out",
+                 (long long)o->ranks, (long long)there);
+    return NDM_OK;
+}
+
 static ndm_status build(ndm_context *c, const ndm_parallelism_config *p,
                         const ndm_context_options *o)
 {
@@ -269,6 +281,7 @@ static ndm_status build(ndm_context *c, const ndm_parallelism_config *p,
     if (!(o->timeout_s > 0.0))
         NDM_FAIL(NDM_ERR_CONFIG, "timeout_s %g is not above 0", o->timeout_s);
     NDM_TRY(ndm_world_join(&world, &c->world));
+    NDM_TRY(ndm_world_agree(c->world, check_ranks(c, o)));
     c->parallelism = *p;
     if (o->choose_mesh)
         NDM_TRY(choose_mesh(c, o));

@@ -222,8 +222,10 @@ static ndm_status export_model(ndm_training *r)
                           ndm_option_int64(r->options, "export-shard-size"));
 }
 
-static ndm_status train(ndm_training *r)
+static ndm_status train(ndm_training *r, FILE *out)
 {
+    const char *end;
+
     ndm_training_report_start(r);
     ndm_trainer_before_update(r->trainer, dump_grads, r);
     watch_signals(r->trainer);
@@ -234,8 +236,9 @@ static ndm_status train(ndm_training *r)
     ndm_progress_finish(&r->progress);
     NDM_TRY(status);
     NDM_TRY(export_model(r));
-    NDM_TRY(ndm_context_agree(r->context,
-                              ndm_training_report_end(r, r->last.stop ? "stopped" : "done")));
+    end = r->last.stop ? "stopped" : "done";
+    NDM_TRY(ndm_context_agree(r->context, ndm_training_report_end(r, end)));
+    NDM_TRY(ndm_context_agree(r->context, ndm_training_print_summary(r, end, out)));
     if (r->last.stop)
         NDM_FAIL(NDM_ERR_INTERRUPTED, "stopped by a signal after step %lld",
                  (long long)r->last.step);
@@ -280,7 +283,7 @@ ndm_status ndm_train_run(const ndm_options *options, FILE *out, ndm_run_outcome 
     bool dry = ndm_option_bool(options, "dry-run");
     ndm_status status = set_up(&r, dry);
     if (status == NDM_OK)
-        status = dry ? ndm_training_dry_run(&r, out) : train(&r);
+        status = dry ? ndm_training_dry_run(&r, out) : train(&r, out);
     outcome->rank = r.context ? (long long)ndm_context_rank(r.context) : 0;
     outcome->signal = caught ? caught : SIGTERM; /* another rank's, where this one has none */
     bool failed = status != NDM_OK && status != NDM_ERR_INTERRUPTED;
@@ -288,6 +291,7 @@ ndm_status ndm_train_run(const ndm_options *options, FILE *out, ndm_run_outcome 
         tell_failure(&r, status);
     tear_down(&r, failed);
     ndm_training_close_trace(&r);
+    ndm_training_close_summary(&r);
     free(r.buffer);
     return status;
 }

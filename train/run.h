@@ -13,8 +13,8 @@ typedef struct ndm_run_outcome {
     long long rank; /* of this process; prints errors of all when 0 */
 } ndm_run_outcome;
 
-/* Trains. `out` receives what --dry-run prints. Collective over: world. On failure every rank
- * returns the same status. */
+/* Trains. `out` receives what --dry-run and --json print. Collective over: world. On failure every
+ * rank returns the same status. */
 NDM_MUST_USE ndm_status ndm_train_run(const ndm_options *options, FILE *out,
                                       ndm_run_outcome *outcome);
 

@@ -16,6 +16,20 @@ enum { NDM_RUN_PATH_BYTES = 4096 };
 
 typedef struct ndm_run_trace ndm_run_trace;
 
+typedef struct ndm_run_eval {
+    int64_t step, tokens;
+    double loss;
+} ndm_run_eval;
+
+/* Of this start of the run, not of those before a resume. */
+typedef struct ndm_run_summary {
+    int64_t steps, tokens, mem_peak_bytes;
+    double steps_ms;
+    ndm_run_eval *evals; /* [n_evals] */
+    int64_t n_evals;
+    char checkpoint[NDM_RUN_PATH_BYTES]; /* the last one that is complete, "" = none */
+} ndm_run_summary;
+
 typedef struct ndm_training {
     const ndm_options *options;
     ndm_context *context;
@@ -37,6 +51,7 @@ typedef struct ndm_training {
     double start_s, load_ms;
     int64_t program_bytes; /* of a dry run: resident before there was a model; 0 unknown */
     ndm_step_result last;
+    ndm_run_summary summary;
 } ndm_training;
 
 /* ---- run_report.c: on rank 0 only, local. A closed metrics file takes nothing. ---- */
@@ -51,6 +66,17 @@ NDM_MUST_USE ndm_status ndm_training_report_end(ndm_training *r, const char *sta
 NDM_MUST_USE ndm_status ndm_training_report_failed(ndm_training *r, ndm_status failure,
                                                    const char *reason);
 void ndm_training_report_failure(ndm_json *json, ndm_status failure, const char *reason);
+/* Members "mesh" and, where the world keeps memory for reuse, "memory_pool". */
+void ndm_training_add_mesh(const ndm_training *r, ndm_json *json);
+void ndm_training_add_pool(const ndm_training *r, ndm_json *json);
+
+/* ---- run_summary.c: what --json prints at the end, gathered on the way; local ---- */
+void ndm_training_sum_step(ndm_training *r);
+NDM_MUST_USE ndm_status ndm_training_sum_eval(ndm_training *r, double loss, int64_t tokens);
+void ndm_training_sum_save(ndm_training *r, const ndm_save_result *save);
+/* On rank 0, with --json. */
+NDM_MUST_USE ndm_status ndm_training_print_summary(ndm_training *r, const char *status, FILE *out);
+void ndm_training_close_summary(ndm_training *r);
 
 /* ---- run_save.c ---- */
 /* Which checkpoint to go on from: sets r->resumed. Before the model has weights. */

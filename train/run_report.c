@@ -5,8 +5,9 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "train/run_internal.h"
+#include "train/versions.h"
 
-static void add_mesh(const ndm_training *r, ndm_json *json)
+void ndm_training_add_mesh(const ndm_training *r, ndm_json *json)
 {
     const ndm_mesh *mesh = ndm_context_mesh(r->context);
 
@@ -23,9 +24,11 @@ static void write_run_line(ndm_training *r)
     ndm_json *json = ndm_metrics_begin(r->metrics, "run");
 
     ndm_metrics_add_host(json);
+    ndm_json_key(json, "versions");
+    ndm_versions_write_json(json, ndm_context_device(r->context));
     ndm_json_key(json, "config");
     ndm_options_write_json(r->options, json);
-    add_mesh(r, json);
+    ndm_training_add_mesh(r, json);
     ndm_json_key_int(json, "parameters", ndm_model_parameters(r->model));
     if (r->resumed[0]) {
         ndm_json_key_string(json, "resumed_from", r->resumed);
@@ -101,6 +104,7 @@ ndm_status ndm_training_report_step(ndm_training *r)
 
     if (ndm_context_rank(r->context) != 0)
         return NDM_OK;
+    ndm_training_sum_step(r);
     ndm_progress_step(&r->progress, &m);
     return r->metrics ? ndm_metrics_step(r->metrics, &m) : NDM_OK;
 }
@@ -109,6 +113,7 @@ ndm_status ndm_training_report_eval(ndm_training *r, double loss, int64_t tokens
 {
     if (ndm_context_rank(r->context) != 0)
         return NDM_OK;
+    NDM_TRY(ndm_training_sum_eval(r, loss, tokens));
     ndm_progress_finish(&r->progress);
     if (r->progress.stream)
         fprintf(r->progress.stream, "eval after step %lld  loss %.4f  %lld tokens\n",
@@ -135,6 +140,7 @@ ndm_status ndm_training_report_save(ndm_training *r, const ndm_save_result *save
 {
     if (ndm_context_rank(r->context) != 0)
         return NDM_OK;
+    ndm_training_sum_save(r, save);
     tell_save(r, save);
     if (!r->metrics)
         return NDM_OK;
@@ -152,7 +158,7 @@ ndm_status ndm_training_report_save(ndm_training *r, const ndm_save_result *save
 }
 
 /* Of a world that keeps memory for reuse: what of its peak was idle is lost to fragmentation. */
-static void add_pool(const ndm_training *r, ndm_json *json)
+void ndm_training_add_pool(const ndm_training *r, ndm_json *json)
 {
     ndm_memory_pool p;
 
@@ -182,7 +188,7 @@ static ndm_status write_totals(const ndm_training *r, ndm_json *json)
     ndm_json_key_int(json, "steps", ndm_trainer_steps(r->trainer));
     ndm_json_key_int(json, "tokens_total", ndm_trainer_tokens_total(r->trainer));
     ndm_json_key_double(json, "seconds", ndm_clock_s() - r->start_s);
-    add_pool(r, json);
+    ndm_training_add_pool(r, json);
     return ndm_metrics_end(r->metrics);
 }
 

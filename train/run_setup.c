@@ -63,6 +63,7 @@ static ndm_status setup_context(const ndm_options *o, bool dry, ndm_context **co
     c.timeout_s = ndm_option_double(o, "timeout");
     c.threads = (int)ndm_option_int64(o, "threads");
     c.progress_thread = dry ? NDM_TOGGLE_OFF : (ndm_toggle)ndm_option_enum(o, "progress-thread");
+    c.ranks = ndm_option_int64(o, "ranks");
     c.bind = dry ? NDM_BIND_NONE : (ndm_bind)ndm_option_enum(o, "bind");
     NDM_TRY(read_order(o, &order, &n_order));
     ndm_status status = collect_facts(o, &facts, &c.n_facts);

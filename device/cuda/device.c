@@ -114,12 +114,23 @@ const char *ndm_cuda_bus_id(const ndm_device *device)
     return ndm_cuda_of(device)->bus_id;
 }
 
+static void version(char *text, size_t bytes)
+{
+    int runtime = 0, driver = 0;
+
+    (void)cudaRuntimeGetVersion(&runtime);
+    (void)cudaDriverGetVersion(&driver);
+    (void)snprintf(text, bytes, "%d.%d (driver %d.%d)", runtime / 1000, runtime % 1000 / 10,
+                   driver / 1000, driver % 1000 / 10);
+}
+
 const ndm_device_ops ndm_cuda_device = {
     .name = "cuda",
     .summary = "GPUs of NVIDIA",
     .priority = 20,
     .computes_bf16 = true,
     .probe = probe,
+    .version = version,
     .create = create,
     .destroy = destroy,
     .alloc = ndm_cuda_alloc,

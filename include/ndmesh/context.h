@@ -60,12 +60,13 @@ typedef struct ndm_context_options {
     int device_index; /**< which of the devices; -1 (default): by the rank's place on its host */
     void *compute_stream; /**< native; ndm_context_stream() runs on it. Not owned: it outlives the
                              context. NULL (default): one of the context's own */
+    int64_t ranks;        /**< that the world must have; 0 (default): any number */
 } ndm_context_options;
 
 #define NDM_CONTEXT_OPTIONS_INIT                                                               \
     {                                                                                          \
         sizeof(ndm_context_options), "auto", "auto", "auto", 600.0, 0, 0, NULL, 0, NULL, NULL, \
-            NDM_TOGGLE_AUTO, NDM_BIND_NONE, NULL, NULL, -1, NULL                               \
+            NDM_TOGGLE_AUTO, NDM_BIND_NONE, NULL, NULL, -1, NULL, 0                            \
     }
 
 /**
@@ -77,8 +78,9 @@ typedef struct ndm_context_options {
  * @param context      receives the context; destroy with ndm_context_destroy()
  *
  * Collective over: world. On failure all ranks fail with the same message.
- * @retval NDM_ERR_CONFIG    the mesh breaks a rule, timeout_s is not above 0, or device_index or
- *                           compute_stream are given and the device is a host's
+ * @retval NDM_ERR_CONFIG    the mesh breaks a rule, timeout_s is not above 0, the world has another
+ *                           number of ranks than `ranks`, or device_index or compute_stream are
+ *                           given and the device is a host's
  * @retval NDM_ERR_MISMATCH  ranks differ in mesh, facts or version: names the rank and the field
  * @retval NDM_ERR_COMM, NDM_ERR_TIMEOUT, NDM_ERR_UNSUPPORTED, NDM_ERR_MEMORY
  */

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the command line on the cases of a JSON file: arguments in; exit code, stdout, stderr and files out.
 
-A case: {"name", "args": [...], "code": 0, "env": {}, "input": {FILE: text}, "stdout": [regex], "stderr": [regex],
+A case: {"name", "args": [...], "code": 0, "env": {}, "input": {FILE: text}, "stdin": text, "stdout": [regex], "stderr": [regex],
 "not_stdout": [regex], "not_stderr": [regex], "json": {"a.b.0": value}, "files": {FILE: [regex]}, "mpiexec": N}. It runs in an empty folder,
 on N ranks of mpiexec if that is set. What must hold
 of every case: exit 0 says no error; a failure says exactly one, on stderr, and prints no result unless "partial" is set.
@@ -90,7 +90,7 @@ def run_case(program, case):
                 f.write(text)
         launch = [MPIEXEC, "-n", str(case["mpiexec"])] if "mpiexec" in case else []
         run = subprocess.run(launch + [program] + case["args"], cwd=folder, env=environment(case), text=True,
-                             stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S)
+                             input=case.get("stdin", ""), capture_output=True, timeout=TIMEOUT_S)
         faults = list(check(case, run, folder))
     if faults:
         print(f"FAILED {case['name']}: ndmesh {' '.join(case['args'])}")
