@@ -99,6 +99,18 @@ static ndm_status write_result(const view *s, const ndm_sweep_result *r, const n
     return NDM_OK;
 }
 
+/* The rows are out; a script asks for the exit code. */
+static ndm_status some_ended_well(const ndm_sweep_result *r, const ndm_sweep_log *log)
+{
+    for (int64_t i = 0; i < r->n; i++)
+        if (r->rows[i].status == NDM_SWEEP_OK)
+            return NDM_OK;
+    if (log->n == 0)
+        return NDM_OK;
+    NDM_FAIL(NDM_ERR_STATE, "sweep: none of %" PRId64 " runs ended well: %s", log->n,
+             log->runs[0].message);
+}
+
 ndm_status ndm_sweep_report(const ndm_options *options, const ndm_sweep_plan *plan,
                             const ndm_sweep_log *log, const char *key)
 {
@@ -110,6 +122,8 @@ ndm_status ndm_sweep_report(const ndm_options *options, const ndm_sweep_plan *pl
                                   ndm_option_double(options, "max-loss-difference"), &result));
     ndm_sweep_result_table(&result, &t);
     ndm_status status = write_result(&v, &result, &t);
+    if (status == NDM_OK)
+        status = some_ended_well(&result, log);
     ndm_table_finish(&t);
     ndm_sweep_result_finish(&result);
     return status;

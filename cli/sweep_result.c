@@ -284,7 +284,7 @@ static const ndm_column columns[] = {
     {"status", "status", NDM_COLUMN_TEXT, 9, 0, false},
     {"runs", "", NDM_COLUMN_INT, 0, 0, true},
     {"reference", "", NDM_COLUMN_TEXT, 0, 0, true},
-    {"mem_peak_bytes", "", NDM_COLUMN_NUMBER, 0, 6, true},
+    {"mem_peak_bytes", "", NDM_COLUMN_INT, 0, 0, true},
     {"message", "", NDM_COLUMN_TEXT, 0, 0, true},
 };
 

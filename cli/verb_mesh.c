@@ -217,7 +217,7 @@ static ndm_status make_mesh(const ndm_options *o, ndm_parallelism_config *config
         .seq_len = ndm_option_int64(o, "seq-len"),
         .micro_batch = ndm_option_int64(o, "micro-batch"),
         .global_batch = ndm_option_int64(o, "global-batch"),
-        .padded = NDM_PAD_FFN | NDM_PAD_VOCAB,
+        .padded = NDM_PAD_FFN | NDM_PAD_VOCAB | NDM_PAD_SEQ,
     };
     return ndm_mesh_check(view->mesh, &demands);
 }

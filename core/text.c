@@ -152,6 +152,11 @@ double ndm_text_unsigned_nan(double value)
 char *ndm_text_of_double(double value, char buffer[NDM_TEXT_DOUBLE_BYTES])
 {
     static const int precisions[] = {6, 9, 15, 16, 17};
+    const double largest = 1e15; /* that %.15g writes without an exponent */
+    if (fabs(value) < largest && value == floor(value)) {
+        snprintf(buffer, NDM_TEXT_DOUBLE_BYTES, "%.0f", value); /* 4404760, not 4.40476e+06 */
+        return buffer;
+    }
     for (size_t i = 0; i < sizeof precisions / sizeof *precisions; i++) {
         snprintf(buffer, NDM_TEXT_DOUBLE_BYTES, "%.*g", precisions[i], value);
         if (strtod(buffer, NULL) == value)

@@ -194,6 +194,17 @@ static int64_t remember_comms(const run *r, ndm_comm_stats *stats)
     return n;
 }
 
+/* One step, and what was before it. */
+static ndm_status watched_step(run *r, double *from, ndm_comm_stats *before, int64_t *n_before)
+{
+    ndm_device *device = ndm_context_device(r->context);
+
+    ndm_sim_reset(device);
+    *from = ndm_sim_now(device);
+    *n_before = remember_comms(r, before);
+    return step(r);
+}
+
 static ndm_status write_files(const run *r, double from, const ndm_plan_result *p)
 {
     const ndm_plan_request *q = r->request;
@@ -209,13 +220,13 @@ static ndm_status measure(run *r, ndm_plan_result *p)
 {
     ndm_device *device = ndm_context_device(r->context);
     ndm_comm_stats before[NDM_PLAN_COMMS_MAX];
+    int64_t n_before;
+    double from;
 
-    if (!r->request->brief)
-        NDM_TRY(step(r));
-    ndm_sim_reset(device);
-    double from = ndm_sim_now(device);
-    int64_t n_before = remember_comms(r, before);
-    NDM_TRY(step(r));
+    NDM_TRY(watched_step(r, &from, before, &n_before));
+    collect_memory(r, p);
+    if (!r->request->brief || p->fits)
+        NDM_TRY(watched_step(r, &from, before, &n_before));
     p->totals = ndm_sim_get_totals(device);
     p->step_ns = ndm_sim_now(device) - from;
     for (int a = 0; a < NDM_AXIS_COUNT; a++)

@@ -34,7 +34,7 @@ typedef struct ndm_plan_request {
     ndm_model_options options;
     int64_t grad_accum;
     bool refuse_large; /* what does not fit fails with NDM_ERR_MEMORY as soon as that is known */
-    bool brief;        /* one step only, no chain: for searches */
+    bool brief;        /* what does not fit is not made again: for searches */
     const char *trace; /* NULL, or where the second step's time line goes */
     const char *svg;   /* NULL, or where a picture of memory and time line goes */
 } ndm_plan_request;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All meshes of a number of ranks, with what else is open: each is a run of one step. */
+/* All meshes of a number of ranks, with what else is open: each is a plan of its own, and has the
+ * numbers that this plan would show. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

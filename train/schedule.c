@@ -3,6 +3,7 @@
  *
  *   step <= warmup:  lr * step / warmup
  *   after it:        lr * (1 - (1 - min_lr_ratio) * d(x)),  x = (step - warmup) / (steps - warmup)
+ *   (a run of fewer steps than warmup ends before it)
  *                    d = 0 (constant), x (linear), (1 - cos(pi x)) / 2 (cosine) */
 #include "train/schedule.h"
 
@@ -35,10 +36,8 @@ ndm_status ndm_schedule_check(const ndm_schedule *s)
         NDM_FAIL(NDM_ERR_CONFIG, "lr is %g, must not be negative", s->lr);
     if (!(s->min_lr_ratio >= 0) || s->min_lr_ratio > 1)
         NDM_FAIL(NDM_ERR_CONFIG, "min_lr_ratio is %g, must be 0 to 1", s->min_lr_ratio);
-    if (s->warmup < 0 || s->warmup > s->steps)
-        NDM_FAIL(NDM_ERR_CONFIG,
-                 "warmup is %" PRId64 " steps, must be 0 to the %" PRId64 " of the run", s->warmup,
-                 s->steps);
+    if (s->warmup < 0)
+        NDM_FAIL(NDM_ERR_CONFIG, "warmup is %" PRId64 " steps, must not be negative", s->warmup);
     return NDM_OK;
 }
 

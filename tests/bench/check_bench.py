@@ -313,7 +313,7 @@ def sweep_crash():
 
 
 def sweep_timeout():
-    d = document(*small("--rounds", "2", "--filter", "tp==2", "--steps", "10000000", "--timeout", "1"))
+    d = document(*small("--rounds", "2", "--filter", "tp==2", "--steps", "10000000", "--timeout", "1"), code=1)
     assert [r["status"] for r in d["rows"]] == ["timeout"] * 2 and len(runs()) == 2
     assert all("1 s" in r["message"] for r in runs())
 

@@ -78,6 +78,8 @@ static void doubles_read_back_equal(void **state)
         assert_true(strtod(ndm_text_of_double(values[i], text), NULL) == values[i]);
     assert_string_equal(ndm_text_of_double(0.1, text), "0.1");
     assert_string_equal(ndm_text_of_double(1e-3, text), "0.001");
+    assert_string_equal(ndm_text_of_double(4404760.0, text), "4404760");
+    assert_string_equal(ndm_text_of_double(-2e14, text), "-200000000000000");
 }
 
 static void remove_folder(const char *parent, const char *child)

@@ -53,12 +53,15 @@ static void ends_of_schedules(void **state)
     assert_true(ndm_schedule_lr(&s, 1) == 0.0);
     s.warmup = 1; /* all of the run is warm-up */
     assert_true(ndm_schedule_lr(&s, 1) == 1.0);
+    s = (ndm_schedule){NDM_SCHEDULE_COSINE, 2.0, 0.25, 8, 2}; /* and more than all */
+    assert_int_equal(ndm_schedule_check(&s), NDM_OK);
+    assert_true(ndm_schedule_lr(&s, 2) == 0.5);
 }
 
 static void refusals(void **state)
 {
     ndm_schedule_kind kind;
-    ndm_schedule s = {NDM_SCHEDULE_LINEAR, 1.0, 0, 3, 2};
+    ndm_schedule s = {NDM_SCHEDULE_LINEAR, 1.0, 0, -1, 2};
 
     (void)state;
     assert_int_equal(ndm_schedule_parse("cosin", &kind), NDM_ERR_USAGE);
