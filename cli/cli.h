@@ -24,7 +24,8 @@ const ndm_verb *const *ndm_verb_list(void); /* NULL-terminated, from verbs.def *
 NDM_MUST_USE ndm_status ndm_verb_find(const char *name, const ndm_verb **verb);
 
 /* Options of a verb from the environment and its arguments, required ones checked. Without
- * `positional`, arguments that are no flag are refused; else it is [argc]. Destroy with
+ * `positional`, arguments that are no flag are files of options if the table takes these, and
+ * refused if not; else it is [argc]. Destroy with
  * ndm_options_destroy(). */
 NDM_MUST_USE ndm_status ndm_cli_options(const ndm_option_table *table, int argc,
                                         const char *const *argv, const char **positional,

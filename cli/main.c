@@ -46,17 +46,22 @@ static ndm_status refuse_positional(const ndm_option_table *table, const char *a
              table->command, argument, table->command);
 }
 
-static ndm_status load(ndm_options *options, int argc, const char *const *argv,
+/* Arguments that are no flag are files of options, where the command takes any. */
+static ndm_status load(ndm_options *options, int argc, const char *const *argv, bool files,
                        const char **positional, int *n_positional)
 {
+    ndm_options_set_silent(options, ndm_cli_launcher_rank() > 0);
     NDM_TRY(ndm_options_load_env(options));
     NDM_TRY(ndm_options_load_args(options, argc, argv, positional, n_positional));
+    for (int i = 0; files && i < *n_positional; i++)
+        NDM_TRY(ndm_options_load_yaml(options, positional[i]));
     return ndm_options_check_required(options);
 }
 
 ndm_status ndm_cli_options(const ndm_option_table *table, int argc, const char *const *argv,
                            const char **positional, int *n_positional, ndm_options **options)
 {
+    bool files = positional == NULL && table->file != NULL;
     const char **rest = calloc((size_t)argc + 1, sizeof *rest);
     int n_rest = 0;
     ndm_options *o = NULL;
@@ -64,8 +69,8 @@ ndm_status ndm_cli_options(const ndm_option_table *table, int argc, const char *
         NDM_FAIL(NDM_ERR_MEMORY, "no memory for %d arguments", argc);
     ndm_status status = ndm_options_create(table, &o);
     if (status == NDM_OK)
-        status = load(o, argc, argv, rest, &n_rest);
-    if (status == NDM_OK && positional == NULL && n_rest > 0)
+        status = load(o, argc, argv, files, rest, &n_rest);
+    if (status == NDM_OK && positional == NULL && !files && n_rest > 0)
         status = refuse_positional(table, rest[0]);
     if (status == NDM_OK && positional != NULL) {
         memcpy(positional, rest, (size_t)n_rest * sizeof *rest);

@@ -12,6 +12,7 @@
 #include "mesh/rules.h"
 #include "mesh/shape.h"
 #include "train/auto_mesh.h"
+#include "train/options.h"
 
 #define SIZE_OPTION(option_name, default_text, text)                                            \
     {                                                                                           \
@@ -100,10 +101,11 @@ static const ndm_option options[] = {
 
 static const ndm_option_table table = {
     .command = "mesh",
-    .usage = "--ranks N [options]",
+    .usage = "[RUN.yaml] --ranks N [options]",
     .summary = "coordinates, groups and placement of a mesh",
     .options = options,
     .n_options = sizeof options / sizeof options[0],
+    .file = &ndm_train_option_table,
 };
 
 static int64_t ceil_div(int64_t a, int64_t b)

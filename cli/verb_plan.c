@@ -9,6 +9,7 @@
 #include "kernels/cost.h"
 #include "model/config.h"
 #include "train/auto_mesh.h"
+#include "train/options.h"
 
 #define COUNT_OF(array) (sizeof(array) / sizeof *(array))
 #define SIZE_OPTION(option_name, default_text, text)                                            \
@@ -153,10 +154,11 @@ static const ndm_option options[] = {
 
 static const ndm_option_table table = {
     .command = "plan",
-    .usage = "--model NAME --cluster NAME --ranks N [options]",
+    .usage = "[RUN.yaml] --model NAME --cluster NAME --ranks N [options]",
     .summary = "Plans a run: memory, time and speed on a cluster that is not there",
     .options = options,
     .n_options = COUNT_OF(options),
+    .file = &ndm_train_option_table,
 };
 
 /* ---- from options to a request ------------------------------------------------------------ */

@@ -75,7 +75,9 @@ typedef struct ndm_option_rule {
                              with harmless NULL all are */
 } ndm_option_rule;
 
-typedef struct ndm_option_table {
+typedef struct ndm_option_table ndm_option_table;
+
+struct ndm_option_table {
     const char *command; /* "train" */
     const char *usage;   /* "[RUN.yaml] [options]" */
     const char *summary; /* one line */
@@ -83,7 +85,10 @@ typedef struct ndm_option_table {
     size_t n_options;
     const ndm_option_rule *rules;
     size_t n_rules;
-} ndm_option_table;
+    /* NULL: no file of options is taken. Else whose files are read: its keys mean the option of
+     * that name here, and nothing where there is none. */
+    const ndm_option_table *file;
+};
 
 typedef struct ndm_options ndm_options;
 

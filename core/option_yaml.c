@@ -74,6 +74,21 @@ static int find_option(const ndm_option_table *table, const char *path, const ch
     return NDM_OPTION_NONE;
 }
 
+/* A key of the files that this command reads, and no option of its own. */
+enum { ELSEWHERE = NDM_OPTION_NONE - 1 };
+
+static int find_key(const ndm_option_table *table, const char *path, const char **map)
+{
+    int index = find_option(table, path, map);
+    if (index != NDM_OPTION_NONE || !table->file)
+        return index;
+    index = find_option(table->file, path, map);
+    if (index == NDM_OPTION_NONE)
+        return NDM_OPTION_NONE;
+    index = ndm_option_find(table, table->file->options[index].name);
+    return index == NDM_OPTION_NONE ? ELSEWHERE : index;
+}
+
 /* Rest of key after "path.", NULL if it is no such key. */
 static const char *child_of(const char *key, const char *path)
 {
@@ -83,11 +98,10 @@ static const char *child_of(const char *key, const char *path)
     return ndm_text_starts_with(key, path) && key[n] == '.' ? key + n + 1 : NULL;
 }
 
-/* Names that may stand in the mapping `path`; returns how many. */
+/* Names that may stand in the mapping `path`, behind the n that are there; returns how many. */
 static size_t known_names(const ndm_option_table *table, const char *path,
-                          const char *names[NEAR_LIMIT])
+                          const char *names[NEAR_LIMIT], size_t n)
 {
-    size_t n = 0;
     for (size_t i = 0; i < table->n_options; i++) {
         const ndm_option *o = &table->options[i];
         if (!*path && n < NEAR_LIMIT)
@@ -104,7 +118,7 @@ static size_t known_names(const ndm_option_table *table, const char *path,
 static bool has_children(const ndm_option_table *table, const char *path)
 {
     const char *names[NEAR_LIMIT];
-    if (known_names(table, path, names) > 0)
+    if (known_names(table, path, names, 0) > 0)
         return true;
     for (size_t i = 0; i < table->n_rules; i++) {
         if (child_of(table->rules[i].key, path))
@@ -116,7 +130,9 @@ static bool has_children(const ndm_option_table *table, const char *path)
 static ndm_status unknown_key(const reader *r, const entry *e)
 {
     const char *names[NEAR_LIMIT];
-    size_t n = known_names(r->table, e->parent, names);
+    size_t n = known_names(r->table, e->parent, names, 0);
+    if (r->table->file)
+        n = known_names(r->table->file, e->parent, names, n);
     const char *near = ndm_text_nearest(without_prefix(e->parent, e->key), names, n);
     char shown[PATH_BYTES];
     const char *in = *e->parent ? " in " : "";
@@ -359,13 +375,18 @@ static ndm_status read_mapping(reader *r, const yaml_node_t *mapping, const char
         entry e;
         const char *map;
         NDM_TRY(make_entry(r, path, p, &e));
-        int index = find_option(r->table, e.path, &map);
+        int index = find_key(r->table, e.path, &map);
         const ndm_option_rule *rule = find_rule(r->table, e.path);
+        if (!rule && r->table->file)
+            rule = find_rule(r->table->file, e.path);
+        if (index == ELSEWHERE)
+            continue;
         if (index != NDM_OPTION_NONE)
             NDM_TRY(set_option(r, &e, index, map));
         else if (rule)
             NDM_TRY(apply_rule(r, &e, rule));
-        else if (!has_children(r->table, e.path))
+        else if (!has_children(r->table, e.path) &&
+                 !(r->table->file && has_children(r->table->file, e.path)))
             return unknown_key(r, &e);
         else if (e.value->type == YAML_MAPPING_NODE)
             NDM_TRY(read_mapping(r, e.value, e.path));

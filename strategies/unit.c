@@ -172,6 +172,10 @@ static ndm_status check_fsdp(const ndm_fsdp_config *f)
         NDM_FAIL(NDM_ERR_CONFIG,
                  "reshard_after_forward=%lld; true, false or a number of ranks are allowed",
                  (long long)f->reshard_after_forward);
+    if (f->zero < 3 && f->reshard_after_forward > 1)
+        NDM_FAIL(NDM_ERR_CONFIG,
+                 "reshard_after_forward=%lld needs zero=3: with zero=%d weights stay gathered",
+                 (long long)f->reshard_after_forward, f->zero);
     if (f->fp8_gather && f->zero == 3 && f->reshard_after_forward > 1)
         NDM_FAIL(
             NDM_ERR_CONFIG,

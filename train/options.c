@@ -474,4 +474,5 @@ const ndm_option_table ndm_train_option_table = {
     .n_options = COUNT(options),
     .rules = rules,
     .n_rules = COUNT(rules),
+    .file = &ndm_train_option_table,
 };
