@@ -35,6 +35,9 @@ NDM_MUST_USE ndm_status ndm_cli_options(const ndm_option_table *table, int argc,
  * a launcher a failure ends the process here: one rank speaks for all. */
 int ndm_cli_report(ndm_status status);
 
+/* From here on SIGINT and SIGTERM end the process, and its job, with 130 and 143. */
+void ndm_cli_watch_signals(void);
+
 /* Says that a signal has stopped the run after saving, and gives the exit code. */
 int ndm_cli_interrupted(int signal_number);
 

@@ -2,15 +2,18 @@
 /* ndmesh: finds the verb and runs it. */
 #include <errno.h>
 #include <mpi.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
 #include "core/text.h"
 
-enum { MAX_VERBS = 32 };
+enum { MAX_VERBS = 32, SILENT_S = 3 };
 
 const ndm_verb *const *ndm_verb_list(void)
 {
@@ -107,6 +110,18 @@ static void let_lower_ranks_speak(void)
         usleep(1000 * (FIRST_MS + EACH_MS * (unsigned)(rank < MOST ? rank : MOST)));
 }
 
+/* On this host the first rank that takes this name speaks, and others find it taken: a wait alone
+ * tells nothing on a busy machine. It is held until the process ends. */
+static bool take_the_word(void)
+{
+    struct sockaddr_un name = {.sun_family = AF_UNIX}; /* a first byte of 0: no file */
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+    snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "ndmesh-error-%ld", (long)getppid());
+    return fd < 0 || bind(fd, (const struct sockaddr *)&name, sizeof name) == 0 ||
+           errno != EADDRINUSE;
+}
+
 /* All ranks failed alike and have left MPI: the launcher lets each end with its code. */
 static bool ranks_left_together(void)
 {
@@ -174,12 +189,35 @@ int ndm_cli_report(ndm_status status)
         return code;
     }
     let_lower_ranks_speak();
-    fprintf(stderr, "ndmesh: error: %s\n", ndm_error_message());
+    bool speaks = ndm_cli_launcher_rank() < 0 || take_the_word();
+    if (speaks)
+        fprintf(stderr, "ndmesh: error: %s\n", ndm_error_message());
     if (ndm_cli_launcher_rank() < 0)
         return code;
     fflush(NULL);
-    end_job(code);
-    _exit(code); /* without MPI_Finalize, which would wait for the others */
+    if (speaks)
+        end_job(code);
+    else
+        sleep(SILENT_S); /* the rank that spoke ends the job */
+    _exit(code);         /* without MPI_Finalize, which would wait for the others */
+}
+
+/* ---- signals before there is a run ------------------------------------------------------- */
+
+static void on_early_signal(int signal_number)
+{
+    static const char text[] = "ndmesh: error: stopped by a signal before the first step\n";
+
+    if (ndm_cli_launcher_rank() <= 0 && write(STDERR_FILENO, text, sizeof text - 1) < 0)
+        _exit(128 + signal_number);
+    end_job(128 + signal_number);
+    _exit(128 + signal_number);
+}
+
+void ndm_cli_watch_signals(void)
+{
+    signal(SIGINT, on_early_signal);
+    signal(SIGTERM, on_early_signal);
 }
 
 void ndm_cli_usage(FILE *out)

@@ -124,6 +124,8 @@ static ndm_status train(int argc, const char *const *argv, ndm_run_outcome *outc
 static int run(int argc, const char *const *argv)
 {
     ndm_run_outcome outcome = {0};
+
+    ndm_cli_watch_signals();
     ndm_status status = train(argc, argv, &outcome);
 
     if (status == NDM_ERR_INTERRUPTED)

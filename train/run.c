@@ -20,6 +20,7 @@ enum { SIGNAL_STACK_BYTES = 64 * 1024 }; /* AVX-512 and AMX states are part of a
 
 static ndm_trainer *volatile signalled_trainer;
 static volatile sig_atomic_t caught;
+static struct sigaction before_int, before_term;
 
 static void on_signal(int signal_number)
 {
@@ -43,15 +44,15 @@ static void watch_signals(ndm_trainer *trainer)
     sigaltstack(&own, NULL);
     signalled_trainer = trainer;
     caught = 0;
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, &before_int);
+    sigaction(SIGTERM, &action, &before_term);
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is a failed save, not the end */
 }
 
 static void unwatch_signals(void)
 {
-    signal(SIGINT, SIG_DFL);
-    signal(SIGTERM, SIG_DFL);
+    sigaction(SIGINT, &before_int, NULL);
+    sigaction(SIGTERM, &before_term, NULL);
     signalled_trainer = NULL;
 }
 

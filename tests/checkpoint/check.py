@@ -385,6 +385,20 @@ def signals(b):
     expect(process.returncode == -signal.SIGTERM, f"after the second signal: {process.returncode}")
 
 
+def early_signals(b):
+    """A signal before the first step ends the run with 130 or 143 as well, and one line."""
+    os.mkfifo(b.folder / "wait")  # a file of options that nobody writes
+    for mesh in ((1, 1, 1, 1), (1, 2, 1, 1)):
+        for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+            process = start(b, mesh, "--steps=1", "wait")
+            time.sleep(0.7)
+            expect(process.poll() is None, "the run did not wait")
+            process.send_signal(number)
+            error = process.communicate(timeout=TIMEOUT_S)[1]
+            expect(process.returncode == code, f"{mesh}, signal {number}: exit {process.returncode}, not {code}: {error}")
+            expect(error.count("ndmesh: error: ") == 1 and "BAD TERMINATION" not in error, error)
+
+
 # ---- evaluation, dry run, export ----
 
 def evaluate(b):
@@ -517,7 +531,7 @@ def transformers(b):
             print(f"      {folder} in {ours}: logits differ by {error:.1e} of the largest", flush=True)
 
 
-CHECKS = (resume, position, mixture, latest, retain, local, corrupt, full, full_disk, kill, signals, evaluate, dry, export, transformers)
+CHECKS = (resume, position, mixture, latest, retain, local, corrupt, full, full_disk, kill, signals, early_signals, evaluate, dry, export, transformers)
 
 
 def main():
