@@ -36,6 +36,11 @@ NDM_MUST_USE ndm_status ndm_bench_kernels(const ndm_options *options);
 /* Measures this machine for `ndmesh plan`. */
 NDM_MUST_USE ndm_status ndm_bench_profile(const ndm_options *options);
 
+/* Options of bench step: the table lives as long as the options do, and is freed with free(); and
+ * what train takes and a benchmark does not. */
+NDM_MUST_USE ndm_status ndm_bench_step_table(ndm_option_table **table);
+NDM_MUST_USE ndm_status ndm_bench_step_check(const ndm_options *options);
+
 /* `bench step` takes the options of train. */
 NDM_MUST_USE ndm_status ndm_bench_step(int argc, const char *const *argv);
 

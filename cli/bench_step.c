@@ -11,90 +11,18 @@
 #include <string.h>
 
 #include "cli/bench.h"
+#include "cli/bench_again.h"
 #include "cli/bench_only.h"
 #include "cli/bench_peak.h"
 #include "cli/cli.h"
 #include "cli/launch.h"
 #include "core/clock.h"
 #include "core/resident.h"
-#include "core/rng.h"
 #include "strategies/internal.h"
-#include "train/options.h"
 #include "train/run_setup.h"
 #include "train/trainer.h"
 
 enum { PEAK_ROUNDS = 3, PEAK_NS = 20000000 };
-
-/* ---- options: those of train and a few of our own -----------------------------------------------
- */
-
-static const ndm_option own_options[] = {
-    {.name = "csv", .type = NDM_OPTION_BOOL, .initial = "false", .help = "print rows as CSV"},
-    {.name = "warmup-steps",
-     .type = NDM_OPTION_INT,
-     .initial = "2",
-     .min = 0,
-     .max = INFINITY,
-     .help = "steps before the measured ones"},
-    {.name = "only",
-     .type = NDM_OPTION_ENUM,
-     .choices = "all|compute|communication",
-     .initial = "all",
-     .help =
-         "leave out the messages, or the kernels, of all steps but the first: what the other takes "
-         "alone"},
-};
-enum { N_OWN = sizeof own_options / sizeof own_options[0] };
-
-/* Options of train that a benchmark would ignore. */
-static const char *const foreign[] = {
-    "data",       "labels",      "documents",  "shuffle", "eval-data",       "eval-every",
-    "metrics",    "save-dir",    "save-every", "resume",  "export-hf",       "export-dtype",
-    "dump-grads", "dump-logits", "trace",      "dry-run", "save-total-limit"};
-
-/* The table lives as long as the options do; freed with free(). */
-static ndm_status make_table(ndm_option_table **table)
-{
-    const ndm_option_table *train = &ndm_train_option_table;
-    size_t n = train->n_options + N_OWN;
-    ndm_option_table *t = calloc(1, sizeof *t + n * sizeof(ndm_option));
-
-    if (t == NULL)
-        NDM_FAIL(NDM_ERR_MEMORY, "no memory for %zu options", n);
-    ndm_option *options = (ndm_option *)(void *)(t + 1);
-    memcpy(options, train->options, train->n_options * sizeof *options);
-    memcpy(options + train->n_options, own_options, sizeof own_options);
-    for (size_t i = 0; i < train->n_options; i++) {
-        if (strcmp(options[i].name, "data") == 0)
-            options[i].required = false;
-        if (strcmp(options[i].name, "steps") == 0)
-            options[i].required = false, options[i].initial = "10";
-    }
-    *t = *train;
-    t->command = "bench";
-    t->options = options;
-    t->n_options = n;
-    *table = t;
-    return NDM_OK;
-}
-
-static ndm_status check_options(const ndm_options *o)
-{
-    for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++)
-        if (strncmp(ndm_option_origin(o, foreign[i]), "--", 2) == 0)
-            NDM_FAIL(NDM_ERR_USAGE,
-                     "bench step draws its tokens and writes no files; --%s has no meaning here",
-                     foreign[i]);
-    if (ndm_option_int64(o, "steps") < 1)
-        NDM_FAIL(NDM_ERR_USAGE, "bench step: --steps is 0; one is needed");
-    if (ndm_option_enum(o, "only") != NDM_ONLY_ALL && ndm_option_int64(o, "warmup-steps") < 1)
-        NDM_FAIL(NDM_ERR_USAGE,
-                 "bench step: --only %s needs --warmup-steps 1: the first step is whole",
-                 ndm_option_string(o, "only"));
-    if (ndm_option_bool(o, "json") && ndm_option_bool(o, "csv"))
-        NDM_FAIL(NDM_ERR_USAGE, "bench step: --json and --csv exclude each other");
-    return NDM_OK;
-}
 
 /* ---- phases
  * -------------------------------------------------------------------------------------- */
@@ -158,7 +86,9 @@ typedef struct bench {
     bool updating;
     double ns[PARTS]; /* of this rank, over the measured steps */
     double *step_ms;  /* [steps] of the slowest rank */
-    ndm_step_result last;
+    ndm_step_result first, last;
+    double flops_per_token;
+    int64_t wrong; /* results of the first step that came out otherwise; -1 = not checked */
     double peak[2 * PEAK_ROUNDS];     /* GFLOP/s of all ranks */
     double least[PARTS], most[PARTS]; /* over ranks; ms a step */
     int64_t pss_bytes;                /* of all ranks; -1 unknown */
@@ -189,33 +119,13 @@ static ndm_status on_update(void *user)
 /* ---- steps
  * --------------------------------------------------------------------------------------- */
 
-/* Sequences that this data-parallel rank alone draws. */
-static void draw(bench *b, int64_t step)
-{
-    int64_t s = ndm_model_get_options(b->model)->seq_len, vocab = ndm_model_vocab(b->model);
-    ndm_group dp = ndm_mesh_group(b->context->mesh, NDM_AXES_DP, ndm_context_rank(b->context));
-    uint64_t seed = (uint64_t)ndm_option_int64(b->options, "seed");
-    int32_t *inputs = b->tokens, *targets = b->tokens + b->sequences * s;
-
-    for (int64_t i = 0; i < b->sequences; i++) {
-        uint64_t sample = (uint64_t)((step * dp.size + dp.index) * b->sequences + i);
-        for (int64_t j = 0; j <= s; j++) {
-            int32_t id = (int32_t)(ndm_rng_u64(seed, sample, (uint64_t)j) % (uint64_t)vocab);
-            if (j < s)
-                inputs[i * s + j] = id;
-            if (j > 0)
-                targets[i * s + j - 1] = id;
-        }
-    }
-}
-
 static ndm_status run_step(bench *b, int64_t step, bool measured)
 {
     double before[PARTS];
     int64_t s = ndm_model_get_options(b->model)->seq_len;
     ndm_batch batch = {b->sequences, b->tokens, b->tokens + b->sequences * s, NULL, NULL};
 
-    draw(b, step);
+    ndm_bench_draw(b->options, b->model, b->sequences, step, b->tokens);
     NDM_TRY(ndm_context_agree(b->context, NDM_OK)); /* all start together */
     memcpy(before, b->ns, sizeof before);
     b->updating = false;
@@ -261,6 +171,8 @@ static ndm_status run_steps(bench *b)
         if (i == 1)
             ndm_bench_leave_out(b->context, only);
         NDM_TRY(run_step(b, i, i >= warmup));
+        if (i == 0)
+            b->first = b->last;
         if (i >= warmup)
             b->step_ms[i - warmup] = b->last.step_ms;
     }
@@ -345,7 +257,7 @@ static summary summarize(bench *b)
                  .peak = ndm_peak_median(b->peak, 2 * PEAK_ROUNDS)};
 
     s.tokens_per_s = (double)b->last.tokens / s.p50_ms * 1e3;
-    s.gflops = ndm_model_flops_per_token(b->model) * s.tokens_per_s * 1e-9;
+    s.gflops = b->flops_per_token * s.tokens_per_s * 1e-9;
     s.of_peak = s.gflops / s.peak;
     return s;
 }
@@ -359,6 +271,9 @@ static void print_summary(bench *b)
            " x tp %" PRId64 "\n",
            p->dp_replicate, p->dp_shard, p->cp, p->tp);
     printf("# step p50       %.2f ms, p95 %.2f ms\n", s.p50_ms, s.p95_ms);
+    printf("# first step     %s\n", b->wrong < 0    ? "not checked"
+                                    : b->wrong == 0 ? "made again: the same bits"
+                                                    : "made again: other bits");
     printf("# tokens/s       %.1f\n", s.tokens_per_s);
     printf("# model GFLOP/s  %.1f, %.1f %% of the %.1f of fused multiply-adds\n", s.gflops,
            100.0 * s.of_peak, s.peak);
@@ -386,6 +301,8 @@ static void write_more(ndm_json *json, void *user)
     ndm_json_key_int(json, "steps", ndm_option_int64(b->options, "steps"));
     ndm_json_key_int(json, "tokens", b->last.tokens);
     ndm_json_key_double(json, "loss", b->last.loss);
+    ndm_json_key_bool(json, "checked", b->wrong >= 0);
+    ndm_json_key_int(json, "wrong", b->wrong > 0 ? b->wrong : 0);
     ndm_json_key_double(json, "step_p50_ms", s.p50_ms);
     ndm_json_key_double(json, "step_p95_ms", s.p95_ms);
     ndm_json_key_double(json, "tokens_per_s", s.tokens_per_s);
@@ -433,6 +350,25 @@ static ndm_status make_batch(bench *b)
     return NDM_OK;
 }
 
+/* The model that was measured is gone by then: there may be no room for two. */
+static ndm_status check(bench *b)
+{
+    int64_t s = ndm_model_get_options(b->model)->seq_len;
+    ndm_batch batch = {b->sequences, b->tokens, b->tokens + b->sequences * s, NULL, NULL};
+
+    b->wrong = -1;
+    if (!ndm_option_bool(b->options, "check") ||
+        ndm_option_enum(b->options, "only") != NDM_ONLY_ALL)
+        return NDM_OK;
+    ndm_bench_draw(b->options, b->model, b->sequences, 0, b->tokens);
+    ndm_trainer_destroy(b->trainer);
+    ndm_model_destroy(b->model);
+    b->trainer = NULL;
+    b->model = NULL;
+    return ndm_bench_again(b->options, b->context, &batch, &b->first,
+                           ndm_option_bool(b->options, "spoil"), &b->wrong);
+}
+
 static ndm_status run(bench *b)
 {
     ndm_comm *everyone;
@@ -447,11 +383,19 @@ static ndm_status run(bench *b)
     begin_report(b, everyone);
     NDM_TRY(run_steps(b));
     NDM_TRY(ndm_context_agree(b->context, merge(b)));
+    b->flops_per_token = ndm_model_flops_per_token(b->model);
+    NDM_TRY(check(b));
     ndm_bench_report_begin(&b->report);
     NDM_TRY(add_rows(b));
     if (b->report.speaks && b->report.form == NDM_BENCH_TEXT)
         print_summary(b);
-    return ndm_context_agree(b->context, ndm_bench_report_end(&b->report, write_more, b));
+    NDM_TRY(ndm_context_agree(b->context, ndm_bench_report_end(&b->report, write_more, b)));
+    if (b->wrong > 0)
+        NDM_FAIL(NDM_ERR_CHECK,
+                 "bench step: loss %.9g and gradient norm %.9g of the first step did "
+                 "not come again",
+                 b->first.loss, b->first.grad_norm);
+    return NDM_OK;
 }
 
 static void tear_down(bench *b, bool failed)
@@ -473,11 +417,11 @@ static ndm_status start(const ndm_options *o, int argc, const char *const *argv)
     bench b = {.options = o};
     int64_t ranks = ndm_option_int64(o, "ranks");
 
-    NDM_TRY(check_options(o));
+    NDM_TRY(ndm_bench_step_check(o));
     if (ndm_cli_starts_ranks(ranks))
         return ndm_cli_exec_ranks(ranks, verb, argc, argv);
     ndm_status status = run(&b);
-    tear_down(&b, status != NDM_OK);
+    tear_down(&b, status != NDM_OK && status != NDM_ERR_CHECK);
     return status;
 }
 
@@ -486,7 +430,7 @@ ndm_status ndm_bench_step(int argc, const char *const *argv)
     ndm_option_table *table = NULL;
     ndm_options *o = NULL;
 
-    NDM_TRY(make_table(&table));
+    NDM_TRY(ndm_bench_step_table(&table));
     ndm_status status = ndm_cli_options(table, argc, argv, NULL, NULL, &o);
     if (status == NDM_OK)
         status = start(o, argc, argv);

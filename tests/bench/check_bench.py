@@ -123,9 +123,13 @@ def step():
         assert abs(sum(parts.values()) - whole) < 1e-6 * whole, (parts, whole)
         assert parts["gemm"] > 0 and parts["attention"] > 0 and parts["optimizer"] > 0
         assert parts["exposed communication"] > 0 or ranks == 1
+        assert d["checked"] and d["wrong"] == 0
         assert d["loss"] > 0 and d["tokens_per_s"] > 0 and d["gflops"] > 0
         assert 0 < d["program_bytes"] < d["pss_bytes"]
         assert abs(d["of_fma_peak"] - d["gflops"] / d["fma_peak_gflops"]) < 1e-9
+    d = document("bench", "step", *MODEL, "--steps", "1", "--ranks", "2", "--spoil", code=6)
+    assert d["checked"] and d["wrong"] == 1
+    assert not document("bench", "step", *MODEL, "--steps", "1", "--no-check")["checked"]
 
 
 def profile():
