@@ -374,6 +374,7 @@ static ndm_status run(bench *b)
     ndm_comm *everyone;
 
     NDM_TRY(ndm_setup_context(b->options, &b->context));
+    NDM_TRY(ndm_setup_check_memory(b->options, b->context));
     b->program_bytes = ndm_resident_bytes(0);
     NDM_TRY(ndm_context_agree(b->context, NDM_OK)); /* nobody's shared pages have changed */
     NDM_TRY(ndm_setup_model(b->options, b->context, &b->model));

@@ -144,6 +144,18 @@ bool ndm_text_to_bool(const char *text, bool *value)
     return false;
 }
 
+char *ndm_text_of_bytes(int64_t bytes, char buffer[NDM_TEXT_BYTES_BYTES])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes;
+    int unit = 0;
+
+    while (value >= 1024 && unit < 4)
+        value /= 1024, unit++;
+    snprintf(buffer, NDM_TEXT_BYTES_BYTES, unit ? "%.2f %s" : "%.0f %s", value, units[unit]);
+    return buffer;
+}
+
 double ndm_text_unsigned_nan(double value)
 {
     return isnan(value) ? (double)NAN : value;

@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include <ndmesh/status.h>
 
@@ -29,6 +30,10 @@ char *ndm_text_join(const char *const *parts, size_t n, const char *separator);
 
 /* true, yes, on, 1 and their opposites; false if text is none of them. */
 bool ndm_text_to_bool(const char *text, bool *value);
+
+/* "1.50 GiB"; returns buffer. */
+#define NDM_TEXT_BYTES_BYTES 32
+char *ndm_text_of_bytes(int64_t bytes, char buffer[NDM_TEXT_BYTES_BYTES]);
 
 /* For printf, which calls some of the numbers that are none "-nan": here, that has no sign. */
 double ndm_text_unsigned_nan(double value);

@@ -451,6 +451,13 @@ static const ndm_option options[] = {
      .initial = "auto",
      .help = "keep each rank to cores of its own; auto: where there are several memory nodes",
      .group = "Machine"},
+    {.name = "host-memory",
+     .type = NDM_OPTION_SIZE,
+     .initially = "the machine's, or its control group's",
+     AT_LEAST(0),
+     .help = "memory that the ranks of a host share: a run that needs more is refused before it "
+             "takes any; 0 = not checked",
+     .group = "Machine"},
     {.name = "timeout",
      .type = NDM_OPTION_DOUBLE,
      .initial = "600",

@@ -83,7 +83,7 @@ ndm_status ndm_training_read_samples(ndm_training *r)
 
 /* ---- the run ------------------------------------------------------------------------------ */
 
-static ndm_status set_up_batches(ndm_training *r)
+ndm_status ndm_training_set_up_batches(ndm_training *r)
 {
     const ndm_mesh *mesh = ndm_context_mesh(r->context);
     ndm_group dp = ndm_mesh_group(mesh, NDM_AXES_DP, ndm_context_rank(r->context));
@@ -126,7 +126,7 @@ static ndm_status build(ndm_training *r)
     NDM_TRY(ndm_setup_data(r->options, "data", r->model, &r->data));
     NDM_TRY(open_eval(r));
     NDM_TRY(ndm_setup_trainer(r->options, r->model, &r->trainer));
-    return ndm_context_agree(r->context, set_up_batches(r));
+    return ndm_context_agree(r->context, ndm_training_set_up_batches(r));
 }
 
 /* What may take long comes last. */
@@ -151,8 +151,7 @@ static ndm_status set_up(ndm_training *r, bool dry)
 
     NDM_TRY(dry ? ndm_setup_dry_context(r->options, &r->context)
                 : ndm_setup_context(r->options, &r->context));
-    if (dry)
-        NDM_TRY(look_at_program(r));
+    NDM_TRY(dry ? look_at_program(r) : ndm_setup_check_memory(r->options, r->context));
     NDM_TRY(ndm_training_find_resume(r));
     NDM_TRY(build(r));
     if (dry)

@@ -33,7 +33,7 @@ static ndm_status count_step(ndm_training *r)
 /* ---- memory ------------------------------------------------------------------------------- */
 
 /* Weights and two moments of what this rank writes. */
-static int64_t copy_bytes(const ndm_training *r)
+int64_t ndm_training_copy_bytes(const ndm_training *r)
 {
     int64_t n, bytes = 0;
     ndm_unit *const *units = ndm_model_units(r->model, &n);
@@ -57,7 +57,7 @@ static ndm_status measure(ndm_dry_report *d, ndm_training *r)
         NDM_FAIL(NDM_ERR_MEMORY, "no memory to ask %lld ranks", (long long)n);
     memcpy(d->mine.bytes, stats.peak_bytes, sizeof d->mine.bytes);
     d->mine.device = stats.peak_total_bytes;
-    d->mine.host = copy_bytes(r);
+    d->mine.host = ndm_training_copy_bytes(r);
     d->mine.program = r->program_bytes;
     ndm_status status = ndm_world_exchange(r->context->world, &d->mine, (int64_t)sizeof d->mine,
                                            all);
@@ -76,12 +76,15 @@ static ndm_status report(ndm_training *r, FILE *out)
     ndm_dry_report d = {.run = r};
 
     NDM_TRY(measure(&d, r));
-    if (ndm_context_rank(r->context) != 0)
-        return NDM_OK;
-    if (ndm_option_bool(r->options, "json"))
-        return ndm_dry_print_json(&d, out);
-    ndm_dry_print_text(&d, out);
-    return NDM_OK;
+    NDM_TRY(
+        ndm_fit_find(r->options, r->context, d.mine.device + d.mine.host + d.mine.program, &d.fit));
+    if (ndm_context_rank(r->context) == 0) {
+        if (ndm_option_bool(r->options, "json"))
+            NDM_TRY(ndm_dry_print_json(&d, out));
+        else
+            ndm_dry_print_text(&d, out);
+    }
+    return ndm_fit_judge(&d.fit); /* ends as the run would */
 }
 
 ndm_status ndm_training_dry_run(ndm_training *r, FILE *out)

@@ -3,6 +3,7 @@
 #ifndef NDM_TRAIN_RUN_DRY_H
 #define NDM_TRAIN_RUN_DRY_H
 
+#include "train/run_fit.h"
 #include "train/run_internal.h"
 
 /* Bytes of a rank, peaks but for the last. */
@@ -17,6 +18,7 @@ typedef struct ndm_dry_memory {
 typedef struct ndm_dry_report {
     const ndm_training *run;
     ndm_dry_memory mine, worst;
+    ndm_fit fit;
 } ndm_dry_report;
 
 void ndm_dry_print_text(const ndm_dry_report *report, FILE *out);

@@ -16,19 +16,6 @@ static int64_t global_batch(const ndm_training *r)
 
 /* ---- text --------------------------------------------------------------------------------- */
 
-/* "1.50 GiB" in buffer; returns buffer. */
-static const char *size_text(int64_t bytes, char buffer[32])
-{
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    double value = (double)bytes;
-    int unit = 0;
-
-    while (value >= 1024 && unit < 4)
-        value /= 1024, unit++;
-    snprintf(buffer, 32, unit ? "%.2f %s" : "%.0f %s", value, units[unit]);
-    return buffer;
-}
-
 static void text_config(const ndm_training *r, FILE *out)
 {
     const ndm_model_config *c = &r->model->config;
@@ -118,15 +105,26 @@ static void text_memory(const ndm_dry_report *d, FILE *out)
             ndm_context_size(d->run->context));
     for (int k = 0; k < NDM_MEMORY_KIND_COUNT; k++)
         fprintf(out, "  %-14s %16" PRId64 "  %s\n", ndm_memory_kind_name((ndm_memory_kind)k),
-                d->worst.bytes[k], size_text(d->worst.bytes[k], text));
+                d->worst.bytes[k], ndm_text_of_bytes(d->worst.bytes[k], text));
     fprintf(out, "  %-14s %16" PRId64 "  %s\n", "all at a time", d->worst.device,
-            size_text(d->worst.device, text));
+            ndm_text_of_bytes(d->worst.device, text));
     if (d->worst.host)
         fprintf(out, "  %-14s %16" PRId64 "  %s, in host memory\n", "copy for saves", d->worst.host,
-                size_text(d->worst.host, text));
+                ndm_text_of_bytes(d->worst.host, text));
     if (d->worst.program > 0)
         fprintf(out, "  %-14s %16" PRId64 "  %s, resident before there is a model\n", "program",
-                d->worst.program, size_text(d->worst.program, text));
+                d->worst.program, ndm_text_of_bytes(d->worst.program, text));
+}
+
+static void text_host(const ndm_fit *f, FILE *out)
+{
+    char needed[NDM_TEXT_BYTES_BYTES], limit[NDM_TEXT_BYTES_BYTES];
+
+    if (f->limit == 0)
+        return;
+    fprintf(out, "\nmemory of host %s: %s of %s, %" PRId64 " rank%s: %s\n", f->host,
+            ndm_text_of_bytes(f->needed, needed), ndm_text_of_bytes(f->limit, limit), f->ranks,
+            f->ranks > 1 ? "s" : "", f->needed > f->limit ? "does not fit" : "fits");
 }
 
 void ndm_dry_print_text(const ndm_dry_report *report, FILE *out)
@@ -138,6 +136,7 @@ void ndm_dry_print_text(const ndm_dry_report *report, FILE *out)
     text_units(report->run, out);
     text_ops(report->run, out);
     text_memory(report, out);
+    text_host(&report->fit, out);
 }
 
 /* ---- JSON --------------------------------------------------------------------------------- */
@@ -229,6 +228,21 @@ static void json_ops(const ndm_training *r, ndm_json *json)
     ndm_json_end_object(json);
 }
 
+/* Of the host where least is left. */
+static void json_host(const ndm_fit *f, ndm_json *json)
+{
+    if (f->limit == 0)
+        return;
+    ndm_json_key(json, "host_memory");
+    ndm_json_begin_object(json);
+    ndm_json_key_string(json, "host", f->host);
+    ndm_json_key_int(json, "ranks", f->ranks);
+    ndm_json_key_int(json, "needed", f->needed);
+    ndm_json_key_int(json, "limit", f->limit);
+    ndm_json_key_bool(json, "fits", f->needed <= f->limit);
+    ndm_json_end_object(json);
+}
+
 static void json_memory(const ndm_dry_report *d, ndm_json *json)
 {
     ndm_json_key(json, "memory");
@@ -254,6 +268,7 @@ ndm_status ndm_dry_print_json(const ndm_dry_report *report, FILE *out)
     json_units(report->run, &json);
     json_ops(report->run, &json);
     json_memory(report, &json);
+    json_host(&report->fit, &json);
     ndm_json_end_object(&json);
     return ndm_json_finish(&json);
 }

@@ -107,8 +107,12 @@ NDM_MUST_USE ndm_status ndm_training_evaluate_if_due(ndm_training *r, bool is_la
 /* The next step's samples of this rank into the buffer (local), and the buffer as a batch. */
 NDM_MUST_USE ndm_status ndm_training_read_samples(ndm_training *r);
 ndm_batch ndm_training_batch(const ndm_training *r);
+/* Room for them. Local. */
+NDM_MUST_USE ndm_status ndm_training_set_up_batches(ndm_training *r);
 
 /* ---- run_dry.c: of a run that was set up on the counting device ---- */
 NDM_MUST_USE ndm_status ndm_training_dry_run(ndm_training *r, FILE *out);
+/* Bytes of this rank's copy for saves in the background. */
+int64_t ndm_training_copy_bytes(const ndm_training *r);
 
 #endif

@@ -11,6 +11,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "device/count.h"
+#include "strategies/internal.h"
 
 /* ---- the context -------------------------------------------------------------------------- */
 
@@ -89,6 +90,25 @@ ndm_status ndm_setup_dry_context(const ndm_options *o, ndm_context **context)
     NDM_TRY(ndm_device_register(&ndm_device_count));
     ndm_count_mimic(ndm_option_string(o, "collectives"));
     return setup_context(o, true, context);
+}
+
+ndm_status ndm_setup_count_context(const ndm_options *o, const ndm_context *like,
+                                   ndm_context **context)
+{
+    ndm_parallelism_config p = like->parallelism;
+    ndm_context_options c = NDM_CONTEXT_OPTIONS_INIT;
+
+    p.n_order = ndm_context_size(like);
+    NDM_TRY(ndm_device_register(&ndm_device_count));
+    ndm_count_mimic(ndm_option_string(o, "collectives"));
+    c.device = ndm_device_count.name;
+    c.collectives = "count";
+    c.kernels = ndm_option_string(o, "kernels");
+    c.timeout_s = ndm_option_double(o, "timeout");
+    c.threads = (int)ndm_option_int64(o, "threads");
+    c.progress_thread = NDM_TOGGLE_OFF;
+    c.bind = NDM_BIND_NONE;
+    return ndm_context_create(&p, &c, context);
 }
 
 /* ---- the model ---------------------------------------------------------------------------- */

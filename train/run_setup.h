@@ -31,6 +31,13 @@ NDM_MUST_USE ndm_status ndm_setup_context(const ndm_options *options, ndm_contex
 NDM_MUST_USE ndm_status ndm_setup_dry_context(const ndm_options *options, ndm_context **context);
 NDM_MUST_USE ndm_status ndm_setup_model(const ndm_options *options, ndm_context *context,
                                         ndm_model **model);
+/* The mesh and the kernels of another context, on the device that counts. */
+NDM_MUST_USE ndm_status ndm_setup_count_context(const ndm_options *options, const ndm_context *like,
+                                                ndm_context **context);
+/* Counts what the run will take, and fails with NDM_ERR_MEMORY on all ranks if a host has not that
+ * much for its ranks (run_fit.c). For a context that has nothing yet. */
+NDM_MUST_USE ndm_status ndm_setup_check_memory(const ndm_options *options,
+                                               const ndm_context *context);
 /* Without weights: a run that goes on loads them from its checkpoint. */
 NDM_MUST_USE ndm_status ndm_setup_empty_model(const ndm_options *options, ndm_context *context,
                                               ndm_model **model);
