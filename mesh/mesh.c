@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/sized.h"
 #include "mesh/shape.h"
 #include <ndmesh/mesh.h>
 
@@ -64,7 +65,9 @@ static ndm_status set_order(ndm_mesh *mesh, const int64_t *order)
 ndm_status ndm_mesh_create(const ndm_parallelism_config *config, int64_t world, ndm_mesh **mesh)
 {
     int64_t size[NDM_AXIS_COUNT];
-    NDM_TRY(ndm_shape_resolve(config, world, size));
+    ndm_parallelism_config mine;
+    NDM_TRY(NDM_SIZED_TAKE(ndm_parallelism_config, &mine, NDM_PARALLELISM_CONFIG_INIT, config));
+    NDM_TRY(ndm_shape_resolve(&mine, world, size));
     ndm_mesh *m = calloc(1, sizeof *m);
     if (m == NULL)
         NDM_FAIL(NDM_ERR_MEMORY, "mesh: no memory for a mesh of %" PRId64 " ranks", world);
@@ -75,7 +78,7 @@ ndm_status ndm_mesh_create(const ndm_parallelism_config *config, int64_t world, 
         m->stride[a] = stride;
         stride *= size[a];
     }
-    ndm_status status = config->order != NULL ? set_order(m, config->order) : NDM_OK;
+    ndm_status status = mine.order != NULL ? set_order(m, mine.order) : NDM_OK;
     if (status != NDM_OK) {
         ndm_mesh_destroy(m);
         return status;

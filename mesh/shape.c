@@ -138,11 +138,6 @@ static ndm_status refuse_leftover(const int64_t *sizes, int64_t world)
 
 ndm_status ndm_shape_resolve(const ndm_parallelism_config *config, int64_t world, int64_t *sizes)
 {
-    if (config->size != sizeof *config)
-        NDM_FAIL(NDM_ERR_USAGE,
-                 "mesh: parallelism_config.size is %zu, not %zu; start from "
-                 "NDM_PARALLELISM_CONFIG_INIT",
-                 config->size, sizeof *config);
     if (world < 1 || world > NDM_MESH_MAX_WORLD)
         NDM_FAIL(NDM_ERR_CONFIG, "mesh: %" PRId64 " ranks; a world has 1 to %d", world,
                  NDM_MESH_MAX_WORLD);

@@ -6,6 +6,7 @@
 
 #include "core/file.h"
 #include "core/log.h"
+#include "core/sized.h"
 #include "model/model.h"
 
 /* ---- making ------------------------------------------------------------------------------- */
@@ -115,15 +116,11 @@ static ndm_status remember_folder(ndm_model *m, const char *model_name)
 
 static ndm_status build(ndm_model *m, const char *model_name, const ndm_fsdp_config *fsdp)
 {
-    static const ndm_fsdp_config defaults = NDM_FSDP_CONFIG_INIT;
-
     NDM_TRY(ndm_context_agree(m->context, ndm_model_config_resolve(model_name, &m->config)));
     NDM_TRY(remember_folder(m, model_name));
     if (m->options.seq_len == 0)
         m->options.seq_len = m->config.max_positions;
     NDM_TRY(create_blocks(m));
-    if (!fsdp)
-        fsdp = &defaults;
     NDM_TRY(ndm_model_plan(m, fsdp));
     return ndm_context_agree(m->context, create_units(m, fsdp));
 }
@@ -132,14 +129,18 @@ ndm_status ndm_model_create(ndm_context *context, const char *model_name,
                             const ndm_fsdp_config *fsdp, const ndm_model_options *options,
                             ndm_model **model)
 {
-    static const ndm_model_options defaults = NDM_MODEL_OPTIONS_INIT;
-    ndm_model *m = calloc(1, sizeof *m);
+    ndm_model_options own;
+    ndm_fsdp_config sharding;
+    ndm_model *m;
 
+    NDM_TRY(NDM_SIZED_TAKE(ndm_model_options, &own, NDM_MODEL_OPTIONS_INIT, options));
+    NDM_TRY(NDM_SIZED_TAKE(ndm_fsdp_config, &sharding, NDM_FSDP_CONFIG_INIT, fsdp));
+    m = calloc(1, sizeof *m);
     if (!m)
         NDM_FAIL(NDM_ERR_MEMORY, "no memory for a model");
     m->context = context;
-    m->options = options ? *options : defaults;
-    ndm_status status = build(m, model_name, fsdp);
+    m->options = own;
+    ndm_status status = build(m, model_name, &sharding);
     if (status != NDM_OK) {
         ndm_model_destroy(m);
         return status;

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/hash.h"
 #include "core/log.h"
+#include "core/sized.h"
 #include "device/turn.h"
 #include "mesh/machine.h"
 #include "mesh/placement.h"
@@ -298,12 +299,17 @@ static ndm_status build(ndm_context *c, const ndm_parallelism_config *p,
 ndm_status ndm_context_create(const ndm_parallelism_config *parallelism,
                               const ndm_context_options *options, ndm_context **context)
 {
-    static const ndm_context_options defaults = NDM_CONTEXT_OPTIONS_INIT;
-    ndm_context *c = calloc(1, sizeof *c);
+    ndm_parallelism_config sizes;
+    ndm_context_options mine;
+    ndm_context *c;
 
+    NDM_TRY(
+        NDM_SIZED_TAKE(ndm_parallelism_config, &sizes, NDM_PARALLELISM_CONFIG_INIT, parallelism));
+    NDM_TRY(NDM_SIZED_TAKE(ndm_context_options, &mine, NDM_CONTEXT_OPTIONS_INIT, options));
+    c = calloc(1, sizeof *c);
     if (!c)
         NDM_FAIL(NDM_ERR_MEMORY, "no memory for a context");
-    ndm_status status = build(c, parallelism, options ? options : &defaults);
+    ndm_status status = build(c, &sizes, &mine);
     if (status != NDM_OK) {
         ndm_context_abandon(c);
         return status;

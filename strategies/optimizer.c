@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "core/sized.h"
 #include "core/text.h"
 #include "strategies/internal.h"
 
@@ -282,11 +283,14 @@ ndm_status ndm_optimizer_conclude(ndm_optimizer *o, const ndm_step_options *opti
 ndm_status ndm_optimizer_step(ndm_optimizer *optimizer, const ndm_step_options *options,
                               double *sums, int64_t n_sums, double *norm)
 {
-    NDM_TRY(ndm_optimizer_prepare(optimizer, options));
-    NDM_TRY(ndm_optimizer_launch(optimizer, options, sums, n_sums, NDM_HOST_TO_DEVICE));
+    ndm_step_options mine;
+
+    NDM_TRY(NDM_SIZED_TAKE(ndm_step_options, &mine, NDM_STEP_OPTIONS_INIT, options));
+    NDM_TRY(ndm_optimizer_prepare(optimizer, &mine));
+    NDM_TRY(ndm_optimizer_launch(optimizer, &mine, sums, n_sums, NDM_HOST_TO_DEVICE));
     NDM_TRY(ndm_optimizer_fetch(optimizer));
     NDM_TRY(ndm_stream_synchronize(optimizer->context->compute));
-    return ndm_optimizer_conclude(optimizer, options, sums, n_sums, norm);
+    return ndm_optimizer_conclude(optimizer, &mine, sums, n_sums, norm);
 }
 
 float *ndm_optimizer_moment(const ndm_optimizer *o, int64_t unit, ndm_moment moment)

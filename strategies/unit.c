@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/dtype.h"
+#include "core/sized.h"
 #include "strategies/internal.h"
 
 static int64_t round_up(int64_t n, int64_t to)
@@ -233,16 +234,17 @@ static ndm_status build(ndm_unit *u, const char *name, const ndm_param_spec *spe
 ndm_status ndm_unit_create(ndm_context *context, const char *name, const ndm_param_spec *specs,
                            int64_t n_specs, const ndm_fsdp_config *fsdp, ndm_unit **unit)
 {
-    static const ndm_fsdp_config defaults = NDM_FSDP_CONFIG_INIT;
+    ndm_fsdp_config mine;
     ndm_unit *u;
 
     if (n_specs < 1)
         NDM_FAIL(NDM_ERR_CONFIG, "unit %s has no parameters", name);
+    NDM_TRY(NDM_SIZED_TAKE(ndm_fsdp_config, &mine, NDM_FSDP_CONFIG_INIT, fsdp));
     u = calloc(1, sizeof *u);
     if (!u)
         NDM_FAIL(NDM_ERR_MEMORY, "no memory for unit %s", name);
     u->context = context;
-    u->fsdp = fsdp ? *fsdp : defaults;
+    u->fsdp = mine;
     context->n_units++;
     ndm_status status = build(u, name, specs, n_specs);
     if (status != NDM_OK) {

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/sized.h"
 #include "core/tasks.h"
 #include "core/text.h"
 #include "train/checkpoint_copy.h"
@@ -131,16 +132,17 @@ static ndm_status build(ndm_saver *s, const char *folder, const ndm_checkpoint_o
 ndm_status ndm_saver_create(ndm_trainer *trainer, const char *folder,
                             const ndm_checkpoint_options *options, ndm_saver **saver)
 {
-    static const ndm_checkpoint_options defaults = NDM_CHECKPOINT_OPTIONS_INIT;
-    ndm_saver *s = calloc(1, sizeof *s);
+    ndm_checkpoint_options mine;
+    ndm_saver *s;
 
+    NDM_TRY(NDM_SIZED_TAKE(ndm_checkpoint_options, &mine, NDM_CHECKPOINT_OPTIONS_INIT, options));
+    s = calloc(1, sizeof *s);
     if (!s)
         NDM_FAIL(NDM_ERR_MEMORY, "no memory for a saver");
     s->trainer = trainer;
     s->model = ndm_trainer_model(trainer);
     s->context = ndm_model_context(s->model);
-    ndm_status status = ndm_context_agree(s->context,
-                                          build(s, folder, options ? options : &defaults));
+    ndm_status status = ndm_context_agree(s->context, build(s, folder, &mine));
     if (status != NDM_OK) {
         ndm_saver_destroy(s);
         return status;
@@ -426,13 +428,12 @@ ndm_status ndm_saver_wait(ndm_saver *s, const ndm_save_result **finished)
 ndm_status ndm_checkpoint_save(ndm_trainer *trainer, const char *folder,
                                const ndm_checkpoint_options *options, int64_t samples)
 {
-    ndm_checkpoint_options o = NDM_CHECKPOINT_OPTIONS_INIT;
+    ndm_checkpoint_options o;
     const ndm_save_result *finished = NULL;
     ndm_saver *saver;
     ndm_status status;
 
-    if (options)
-        o = *options;
+    NDM_TRY(NDM_SIZED_TAKE(ndm_checkpoint_options, &o, NDM_CHECKPOINT_OPTIONS_INIT, options));
     o.background = false;
     NDM_TRY(ndm_saver_create(trainer, folder, &o, &saver));
     NDM_TRY_OR(status, ndm_saver_begin(saver, samples), done);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "core/clock.h"
+#include "core/sized.h"
 #include "model/model.h"
 #include "train/schedule.h"
 #include "train/step_graph.h"
@@ -57,13 +58,16 @@ static ndm_status build(ndm_trainer *t)
 ndm_status ndm_trainer_create(ndm_model *model, const ndm_trainer_options *options,
                               ndm_trainer **trainer)
 {
-    ndm_trainer *t = calloc(1, sizeof *t);
+    ndm_trainer_options mine;
+    ndm_trainer *t;
 
+    NDM_TRY(NDM_SIZED_TAKE(ndm_trainer_options, &mine, NDM_TRAINER_OPTIONS_INIT, options));
+    t = calloc(1, sizeof *t);
     if (!t)
         NDM_FAIL(NDM_ERR_MEMORY, "no memory for a trainer");
     t->model = model;
     t->context = ndm_model_context(model);
-    t->options = *options;
+    t->options = mine;
     ndm_status status = ndm_context_agree(t->context, build(t));
     if (status != NDM_OK) {
         ndm_trainer_destroy(t);
