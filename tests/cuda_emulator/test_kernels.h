@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cuda_runtime_api.h>
+#include <stdbool.h>
 
 enum { WARP_RESULTS = 9 };
 
