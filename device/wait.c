@@ -9,7 +9,7 @@
 
 #include "device/turn.h"
 
-enum { LOOKS_BEFORE_YIELD = 200, YIELDS_BEFORE_SLEEP = 8 };
+enum { LOOKS_BEFORE_YIELD = 200, YIELDS_BEFORE_SLEEP = 128 };
 
 /* A wait looks at its deadline, and at whether ranks are still alive, this often at least. */
 static const struct timespec LONGEST_SLEEP = {.tv_nsec = 1000000};

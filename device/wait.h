@@ -4,7 +4,7 @@
  * Where every rank has a core, a wait looks again and again: what it waits for is about to come.
  * Where ranks share cores it comes from one that is not running. A rank that only yields stays one
  * of those that its core has to run, and the scheduler does not move another core's ranks there: a
- * core whose ranks all wait for those of the other is lost. So a wait yields a few times and then
+ * core whose ranks all wait for those of the other is lost. So a wait yields for a while and then
  * sleeps. Whoever puts out what it waits for wakes it, by its bell.
  *
  * A wait is a loop of looks:
