@@ -2,6 +2,7 @@
 /* ndmesh: finds the verb and runs it. */
 #include <errno.h>
 #include <mpi.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -134,16 +135,29 @@ static bool ranks_left_together(void)
 /* Ends the job with this code: a rank that the launcher kills would count as 9. PMI-1, which
  * MPICH's launcher speaks on this descriptor, has a message for it; MPI_Abort sends it too, behind
  * a banner. */
-static void end_job(int code)
+typedef struct ending {
+    int fd; /* -1: there is no such launcher */
+    char text[48];
+    size_t bytes;
+} ending;
+
+static ending make_ending(int code)
 {
     const char *descriptor = getenv("PMI_FD");
-    char text[48];
-    int n = snprintf(text, sizeof text, "cmd=abort exitcode=%d\n", code);
+    ending e = {.fd = descriptor ? atoi(descriptor) : -1};
 
-    if (!descriptor)
+    e.bytes = (size_t)snprintf(e.text, sizeof e.text, "cmd=abort exitcode=%d\n", code);
+    return e;
+}
+
+/* Calls only what a signal's handler may. */
+static void end_job(const ending *e)
+{
+    if (e->fd < 0)
         return;
-    usleep(300 * 1000); /* the launcher drops output that it has not passed on when it aborts */
-    if (write(atoi(descriptor), text, (size_t)n) == n)
+    (void)poll(NULL, 0,
+               300); /* the launcher drops output that it has not passed on when it aborts */
+    if (write(e->fd, e->text, e->bytes) == (ssize_t)e->bytes)
         sleep(2); /* the launcher ends us */
 }
 
@@ -195,8 +209,9 @@ int ndm_cli_report(ndm_status status)
     if (ndm_cli_launcher_rank() < 0)
         return code;
     fflush(NULL);
+    ending end = make_ending(code);
     if (speaks)
-        end_job(code);
+        end_job(&end);
     else
         sleep(SILENT_S); /* the rank that spoke ends the job */
     _exit(code);         /* without MPI_Finalize, which would wait for the others */
@@ -204,18 +219,25 @@ int ndm_cli_report(ndm_status status)
 
 /* ---- signals before there is a run ------------------------------------------------------- */
 
+/* Made before a signal comes: its handler may not. */
+static ending on_interrupt, on_terminate;
+static bool is_first_rank;
+
 static void on_early_signal(int signal_number)
 {
     static const char text[] = "ndmesh: error: stopped by a signal before the first step\n";
 
-    if (ndm_cli_launcher_rank() <= 0 && write(STDERR_FILENO, text, sizeof text - 1) < 0)
+    if (is_first_rank && write(STDERR_FILENO, text, sizeof text - 1) < 0)
         _exit(128 + signal_number);
-    end_job(128 + signal_number);
+    end_job(signal_number == SIGINT ? &on_interrupt : &on_terminate);
     _exit(128 + signal_number);
 }
 
 void ndm_cli_watch_signals(void)
 {
+    is_first_rank = ndm_cli_launcher_rank() <= 0;
+    on_interrupt = make_ending(128 + SIGINT);
+    on_terminate = make_ending(128 + SIGTERM);
     signal(SIGINT, on_early_signal);
     signal(SIGTERM, on_early_signal);
 }
