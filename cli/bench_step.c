@@ -119,13 +119,20 @@ static ndm_status on_update(void *user)
 /* ---- steps
  * --------------------------------------------------------------------------------------- */
 
+/* What this rank has of a step, in the one place that there is for it. */
+static ndm_batch draw(bench *b, int64_t step)
+{
+    int64_t s = ndm_model_get_options(b->model)->seq_len;
+
+    ndm_bench_draw(b->options, b->model, b->sequences, step, b->tokens);
+    return (ndm_batch){b->sequences, b->tokens, b->tokens + b->sequences * s, NULL, NULL};
+}
+
 static ndm_status run_step(bench *b, int64_t step, bool measured)
 {
     double before[PARTS];
-    int64_t s = ndm_model_get_options(b->model)->seq_len;
-    ndm_batch batch = {b->sequences, b->tokens, b->tokens + b->sequences * s, NULL, NULL};
+    ndm_batch batch = draw(b, step);
 
-    ndm_bench_draw(b->options, b->model, b->sequences, step, b->tokens);
     NDM_TRY(ndm_context_agree(b->context, NDM_OK)); /* all start together */
     memcpy(before, b->ns, sizeof before);
     b->updating = false;
@@ -353,14 +360,11 @@ static ndm_status make_batch(bench *b)
 /* The model that was measured is gone by then: there may be no room for two. */
 static ndm_status check(bench *b)
 {
-    int64_t s = ndm_model_get_options(b->model)->seq_len;
-    ndm_batch batch = {b->sequences, b->tokens, b->tokens + b->sequences * s, NULL, NULL};
-
     b->wrong = -1;
     if (!ndm_option_bool(b->options, "check") ||
         ndm_option_enum(b->options, "only") != NDM_ONLY_ALL)
         return NDM_OK;
-    ndm_bench_draw(b->options, b->model, b->sequences, 0, b->tokens);
+    ndm_batch batch = draw(b, 0);
     ndm_trainer_destroy(b->trainer);
     ndm_model_destroy(b->model);
     b->trainer = NULL;
