@@ -7,11 +7,10 @@
 #include <string.h>
 
 #include "collectives/schedule.h"
+#include "core/error.h"
 #include "core/hash.h"
 #include "core/text.h"
 #include "device/turn.h"
-
-enum { MESSAGE_BYTES = 2048 };
 
 ndm_status ndm_comm_host_run(ndm_comm *comm, const ndm_collective_args *args)
 {
@@ -60,26 +59,22 @@ static ndm_status broadcast(ndm_world *world, void *buffer, int64_t bytes, int64
 
 /* ---- agree ----------------------------------------------------------------------------------- */
 
-/* The message says which rank it is from: it was agreed on before. */
-static bool names_rank(const char *message)
-{
-    long long rank;
-    int end = 0;
-
-    return sscanf(message, "rank %lld: %n", &rank, &end) == 1 && end > 0;
-}
-
-/* The lowest rank that failed gives its message to all. */
+/* The lowest rank that failed gives its error to all. One that was agreed on before names its rank
+ * already. */
 static ndm_status fail_together(ndm_world *world, int64_t rank, ndm_status status)
 {
-    char message[MESSAGE_BYTES] = "";
+    ndm_error theirs, named;
 
-    if (world->rank == rank)
-        snprintf(message, sizeof message, "%s", ndm_error_message());
-    NDM_TRY(broadcast(world, message, sizeof message, rank));
-    if (names_rank(message))
-        NDM_FAIL(status, "%s", message);
-    NDM_FAIL(status, "rank %lld: %s", (long long)rank, message);
+    ndm_error_keep(&theirs);
+    NDM_TRY(broadcast(world, &theirs, sizeof theirs, rank));
+    if (!theirs.agreed) {
+        (void)ndm_error_set(status, "", 0, "rank %lld: %s", (long long)rank, theirs.message);
+        ndm_error_keep(&named);
+        memcpy(theirs.message, named.message, sizeof theirs.message);
+        theirs.agreed = true;
+    }
+    ndm_error_restore(&theirs);
+    return status;
 }
 
 /* A rank whose communication failed cannot count on reaching the others: it keeps its own error. */

@@ -6,8 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static _Thread_local char last_message[NDM_ERROR_MESSAGE_BYTES];
-static _Thread_local char last_where[NDM_ERROR_WHERE_BYTES];
+static _Thread_local ndm_error last;
 
 const char *ndm_status_name(ndm_status status)
 {
@@ -81,12 +80,12 @@ int ndm_status_exit_code(ndm_status status)
 
 const char *ndm_error_message(void)
 {
-    return last_message;
+    return last.message;
 }
 
 const char *ndm_error_where(void)
 {
-    return last_where;
+    return last.where;
 }
 
 /* Folder and file alone: the compiler's path depends on the build directory. */
@@ -112,19 +111,18 @@ ndm_status ndm_error_set(ndm_status status, const char *file, int line, const ch
         if (*c == '\n' || *c == '\r')
             *c = ' ';
     }
-    memcpy(last_message, text, strlen(text) + 1);
-    snprintf(last_where, sizeof last_where, "%s:%d", short_path(file), line);
+    memcpy(last.message, text, strlen(text) + 1);
+    snprintf(last.where, sizeof last.where, "%s:%d", short_path(file), line);
+    last.agreed = false;
     return status;
 }
 
 void ndm_error_keep(ndm_error *error)
 {
-    memcpy(error->message, last_message, sizeof last_message);
-    memcpy(error->where, last_where, sizeof last_where);
+    *error = last;
 }
 
 void ndm_error_restore(const ndm_error *error)
 {
-    memcpy(last_message, error->message, sizeof last_message);
-    memcpy(last_where, error->where, sizeof last_where);
+    last = *error;
 }

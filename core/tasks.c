@@ -6,9 +6,8 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdio.h>
 
-enum { MESSAGE_BYTES = 4096 };
+#include "core/error.h"
 
 typedef struct crew {
     ndm_task_fn task;
@@ -17,7 +16,7 @@ typedef struct crew {
     atomic_llong next;
     atomic_bool failed;
     ndm_status status; /* of the one that set `failed` */
-    char message[MESSAGE_BYTES];
+    ndm_error error;
 } crew;
 
 typedef struct member {
@@ -35,7 +34,7 @@ static void *work(void *user)
         ndm_status status = c->task(c->user, i, m->number);
         if (status != NDM_OK && !atomic_exchange(&c->failed, true)) {
             c->status = status;
-            snprintf(c->message, sizeof c->message, "%s", ndm_error_message());
+            ndm_error_keep(&c->error);
         }
     }
     return NULL;
@@ -70,5 +69,6 @@ ndm_status ndm_tasks_run(int64_t n, int threads, ndm_task_fn task, void *user)
         pthread_join(members[i].thread, NULL);
     if (!c.failed)
         return NDM_OK;
-    return ndm_error_set(c.status, __FILE__, __LINE__, "%s", c.message);
+    ndm_error_restore(&c.error);
+    return c.status;
 }

@@ -5,7 +5,6 @@
 
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -13,6 +12,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/error.h"
 #include "core/sized.h"
 #include "core/tasks.h"
 #include "core/text.h"
@@ -21,7 +21,7 @@
 #include "train/checkpoint_save.h"
 #include "train/trainer.h"
 
-enum { MESSAGE_BYTES = 4096, PAUSE_US = 500, HUGE_PAGE = 2 << 20 };
+enum { PAUSE_US = 500, HUGE_PAGE = 2 << 20 };
 
 struct ndm_saver {
     ndm_trainer *trainer;
@@ -40,12 +40,12 @@ struct ndm_saver {
     pthread_t thread; /* of the phase, if has_thread */
     bool has_thread;
     atomic_bool done;
-    ndm_status status; /* of the phase on this rank, with its message, once done */
-    char message[MESSAGE_BYTES];
+    ndm_status status; /* of the phase on this rank, with its error, once done */
+    ndm_error error;
 
     ndm_save_result result;
     char *result_path;
-    char result_message[MESSAGE_BYTES];
+    ndm_error result_error;
 };
 
 /* ---- making ------------------------------------------------------------------------------- */
@@ -190,7 +190,7 @@ static void *run_phase(void *user)
 
     s->status = ndm_save_run_phase(&s->save, s->phase);
     if (s->status != NDM_OK)
-        snprintf(s->message, sizeof s->message, "%s", ndm_error_message());
+        ndm_error_keep(&s->error);
     atomic_store(&s->done, true);
     return NULL;
 }
@@ -350,7 +350,7 @@ static ndm_status agree(ndm_saver *s)
         pthread_join(s->thread, NULL);
     s->has_thread = false;
     if (s->status != NDM_OK)
-        (void)ndm_error_set(s->status, __FILE__, __LINE__, "%s", s->message);
+        ndm_error_restore(&s->error);
     return ndm_context_agree(s->context, s->status);
 }
 
@@ -358,12 +358,12 @@ static void end_save(ndm_saver *s, ndm_status status)
 {
     ndm_save_result *r = &s->result;
 
-    snprintf(s->result_message, sizeof s->result_message, "%s",
-             status == NDM_OK ? "" : ndm_error_message());
+    if (status != NDM_OK)
+        ndm_error_keep(&s->result_error);
     s->result_path = s->save.path; /* may be NULL: it failed before it had a name */
     s->save.path = NULL;
     r->status = status;
-    r->message = s->result_message;
+    r->message = status == NDM_OK ? "" : s->result_error.message;
     r->path = s->result_path ? s->result_path : s->folder;
     r->bytes = s->save.bytes;
     r->total_ms = (double)(ndm_clock_ns() - s->started_ns) * 1e-6;
@@ -438,8 +438,10 @@ ndm_status ndm_checkpoint_save(ndm_trainer *trainer, const char *folder,
     NDM_TRY(ndm_saver_create(trainer, folder, &o, &saver));
     NDM_TRY_OR(status, ndm_saver_begin(saver, samples), done);
     NDM_TRY_OR(status, ndm_saver_wait(saver, &finished), done);
-    if (finished && finished->status != NDM_OK)
-        status = ndm_error_set(finished->status, __FILE__, __LINE__, "%s", finished->message);
+    if (finished && finished->status != NDM_OK) {
+        ndm_error_restore(&saver->result_error);
+        status = finished->status;
+    }
 done:
     ndm_saver_destroy(saver);
     return status;

@@ -7,10 +7,10 @@
 
 #include "core/clock.h"
 #include "core/dtype.h"
+#include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
 #include "core/resident.h"
-#include "core/text.h"
 #include "train/run_internal.h"
 #include "train/trainer.h"
 
@@ -249,15 +249,14 @@ static ndm_status train(ndm_training *r, FILE *out)
  * failure is what is reported. */
 static void tell_failure(ndm_training *r, ndm_status failure)
 {
-    char *reason = ndm_text_duplicate(ndm_error_message());
-    const char *text = reason ? reason : "";
+    ndm_error reason;
 
-    if (ndm_training_report_failed(r, failure, text) != NDM_OK)
+    ndm_error_keep(&reason);
+    if (ndm_training_report_failed(r, failure, reason.message) != NDM_OK)
         ndm_log(NDM_LOG_WARNING, "train", "%s", ndm_error_message());
-    if (ndm_training_fail_trace(r, failure, text) != NDM_OK)
+    if (ndm_training_fail_trace(r, failure, reason.message) != NDM_OK)
         ndm_log(NDM_LOG_WARNING, "train", "%s", ndm_error_message());
-    (void)ndm_error_set(failure, __FILE__, __LINE__, "%s", text);
-    free(reason);
+    ndm_error_restore(&reason);
 }
 
 static void tear_down(ndm_training *r, bool failed)

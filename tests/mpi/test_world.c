@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "core/error.h"
 
 static void exchange_gives_everyone_everything(void **state)
 {
@@ -69,6 +70,32 @@ static void all_ranks_return_the_lowest_failure(void **state)
     same = status == NDM_ERR_IO && strcmp(ndm_error_message(), expected) == 0;
     check_all(same);
     check_all(ndm_world_agree(world, NDM_OK) == NDM_OK);
+}
+
+/* A message may begin with a rank of something else, and an agreed error may be kept meanwhile. */
+static void a_rank_is_named_by_agreement_not_by_the_text(void **state)
+{
+    int64_t n = ndm_world_size(world), low = n > 1 ? 1 : 0;
+    char expected[128];
+    ndm_error kept;
+    ndm_status status = NDM_OK;
+
+    (void)state;
+    if (ndm_world_rank(world) == low)
+        status = ndm_error_set(NDM_ERR_IO, "here.c", 7, "rank 9: its file is empty");
+    status = ndm_world_agree(world, status);
+    snprintf(expected, sizeof expected, "%srank 9: its file is empty", n > 1 ? "rank 1: " : "");
+    bool same = strcmp(ndm_error_message(), expected) == 0;
+    check_all(status == NDM_ERR_IO);
+    check_all(same);
+    same = strcmp(ndm_error_where(), "here.c:7") == 0;
+    check_all(same);
+    ndm_error_keep(&kept);
+    (void)ndm_error_set(NDM_ERR_IO, "there.c", 8, "something else");
+    ndm_error_restore(&kept);
+    status = ndm_world_agree(world, status);
+    same = status == NDM_ERR_IO && strcmp(ndm_error_message(), expected) == 0;
+    check_all(same);
 }
 
 static void differing_facts_name_rank_field_and_values(void **state)
@@ -259,6 +286,7 @@ int main(void)
         cmocka_unit_test(exchange_gives_everyone_everything),
         cmocka_unit_test(ranks_of_one_host_are_numbered),
         cmocka_unit_test(all_ranks_return_the_lowest_failure),
+        cmocka_unit_test(a_rank_is_named_by_agreement_not_by_the_text),
         cmocka_unit_test(differing_facts_name_rank_field_and_values),
         cmocka_unit_test(different_numbers_of_facts_are_compared),
         cmocka_unit_test(case_28_same_ranks_share_a_communicator),
