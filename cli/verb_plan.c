@@ -10,6 +10,7 @@
 #include "model/config.h"
 #include "train/auto_mesh.h"
 #include "train/options.h"
+#include "train/run_setup.h"
 
 #define COUNT_OF(array) (sizeof(array) / sizeof *(array))
 #define SIZE_OPTION(option_name, default_text, text)                                            \
@@ -206,25 +207,16 @@ static void read_mesh(plan *p)
 static ndm_status read_fsdp(plan *p)
 {
     const ndm_options *o = p->options;
-    const char *reshard = ndm_option_string(o, "reshard-after-forward");
     const char *dtype = ndm_option_string(o, "dtype");
     ndm_fsdp_config f = NDM_FSDP_CONFIG_INIT;
     bool narrow = strcmp(dtype, "auto") == 0 ? p->machine.activation_bytes < 4
                                              : strcmp(dtype, "bf16") == 0;
-    char *end = NULL;
 
-    f.zero = (int)ndm_option_int64(o, "zero");
+    NDM_TRY(ndm_setup_sharding(o, &f));
     f.live_units = ndm_option_int64(o, "live-units");
     f.defer_sync = ndm_option_bool(o, "defer-sync");
     f.param_dtype = narrow ? NDM_BF16 : NDM_F32;
     f.reduce_dtype = ndm_option_enum(o, "reduce-dtype") == 1 ? NDM_BF16 : NDM_F32;
-    f.reshard_after_forward = strcmp(reshard, "true") == 0    ? NDM_RESHARD_ALWAYS
-                              : strcmp(reshard, "false") == 0 ? NDM_RESHARD_NEVER
-                                                              : strtoll(reshard, &end, 10);
-    if (end && (*end || f.reshard_after_forward < 2))
-        NDM_FAIL(NDM_ERR_USAGE,
-                 "--reshard-after-forward: '%s': true, false, or a number of ranks above 1",
-                 reshard);
     p->request.fsdp = f;
     return NDM_OK;
 }

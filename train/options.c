@@ -310,7 +310,8 @@ static const ndm_option options[] = {
          {"fsdp_config.sharding_strategy",
           "FULL_SHARD=true 1=true SHARD_GRAD_OP=false 2=false 3=NO_SHARD 4=HYBRID_SHARD "
           "5=HYBRID_SHARD_ZERO2"}),
-     .help = "free gathered weights after forward; K keeps a copy sharded over K neighbours",
+     .help = "with zero 3, free gathered weights after forward; K keeps a copy sharded over K "
+             "neighbours",
      .group = "Sharding"},
     {.name = "wrap",
      .type = NDM_OPTION_ENUM,

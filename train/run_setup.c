@@ -113,13 +113,25 @@ ndm_status ndm_setup_count_context(const ndm_options *o, const ndm_context *like
 
 /* ---- the model ---------------------------------------------------------------------------- */
 
-static ndm_status read_reshard(const ndm_options *o, ndm_fsdp_config *f)
+ndm_status ndm_setup_sharding(const ndm_options *o, ndm_fsdp_config *f)
 {
     const char *text = ndm_option_string(o, "reshard-after-forward");
+    char *end = NULL;
 
+    f->zero = (int)ndm_option_int64(o, "zero");
     f->reshard_after_forward = strcmp(text, "true") == 0    ? NDM_RESHARD_ALWAYS
                                : strcmp(text, "false") == 0 ? NDM_RESHARD_NEVER
-                                                            : strtoll(text, NULL, 10);
+                                                            : strtoll(text, &end, 10);
+    if (end && (*end || f->reshard_after_forward < 2))
+        NDM_FAIL(NDM_ERR_USAGE,
+                 "--reshard-after-forward: '%s': true, false, or a number of ranks above 1", text);
+    if (f->zero < 3 && f->reshard_after_forward == NDM_RESHARD_ALWAYS &&
+        ndm_option_is_set(o, "reshard-after-forward"))
+        NDM_FAIL(NDM_ERR_CONFIG,
+                 "reshard_after_forward=true (%s) needs zero=3: with zero=%d (%s) weights stay "
+                 "gathered, which is false",
+                 ndm_option_origin(o, "reshard-after-forward"), f->zero,
+                 ndm_option_origin(o, "zero"));
     return NDM_OK;
 }
 
@@ -146,8 +158,7 @@ static ndm_dtype activation_dtype(const ndm_options *o)
 
 ndm_status ndm_setup_fsdp(const ndm_options *o, const ndm_context *context, ndm_fsdp_config *f)
 {
-    f->zero = (int)ndm_option_int64(o, "zero");
-    NDM_TRY(read_reshard(o, f));
+    NDM_TRY(ndm_setup_sharding(o, f));
     f->wrap = (ndm_wrap)ndm_option_enum(o, "wrap");
     f->min_num_params = ndm_option_int64(o, "min-num-params");
     f->live_units = ndm_option_int64(o, "live-units");

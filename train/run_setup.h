@@ -10,6 +10,8 @@
 #include "train/schedule.h"
 #include "train/trainer.h"
 
+/* --zero and --reshard-after-forward: what contradicts is refused. Not collective. */
+NDM_MUST_USE ndm_status ndm_setup_sharding(const ndm_options *options, ndm_fsdp_config *fsdp);
 /* Options of units and models. context: NULL before there is one. Not collective. */
 NDM_MUST_USE ndm_status ndm_setup_fsdp(const ndm_options *options, const ndm_context *context,
                                        ndm_fsdp_config *fsdp);
