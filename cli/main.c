@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ndmesh: finds the verb and runs it. */
 #include <errno.h>
+#include <fcntl.h>
 #include <mpi.h>
 #include <poll.h>
 #include <signal.h>
@@ -290,8 +291,22 @@ static int dispatch(int argc, const char *const *argv)
     return verb->run(argc - 1, argv + 1);
 }
 
+/* A file that is opened later would take the place of a closed one of these, and what is printed
+ * would land in it. To write here fails as it does where nothing is open. */
+static void fill_standard_streams(void)
+{
+    int fd;
+
+    do
+        fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0)
+        close(fd);
+}
+
 int main(int argc, char **argv)
 {
+    fill_standard_streams();
     int code = dispatch(argc - 1, (const char *const *)argv + 1);
     if ((fflush(stdout) != 0 || ferror(stdout)) && code == 0) {
         fprintf(stderr, "ndmesh: error: stdout: %s\n", strerror(errno));

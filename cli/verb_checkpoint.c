@@ -28,7 +28,7 @@ static const ndm_option options[] = {
     {.name = "json",
      .type = NDM_OPTION_BOOL,
      .initial = "false",
-     .help = "inspect, verify: print one JSON document"},
+     .help = "print one JSON document and nothing else"},
 };
 
 static const ndm_option_table table = {
@@ -212,19 +212,25 @@ static ndm_status verify_json(const job *j)
 {
     ndm_json json;
     faults f = {.json = &json};
+    ndm_buffer text = {0};
+    ndm_status status;
     int64_t n = 0;
 
-    ndm_json_init_file(&json, stdout, true);
+    ndm_json_init_buffer(&json, &text, true);
     ndm_json_begin_object(&json);
     ndm_json_key_string(&json, "checkpoint", j->path);
     ndm_json_key(&json, "faults");
     ndm_json_begin_array(&json);
-    NDM_TRY(ndm_checkpoint_verify(j->path, on_fault, &f, &n));
+    NDM_TRY_OR(status, ndm_checkpoint_verify(j->path, on_fault, &f, &n), done);
     ndm_json_end_array(&json);
     ndm_json_key_bool(&json, "holds", n == 0);
     ndm_json_end_object(&json);
-    NDM_TRY(ndm_json_finish(&json));
-    return judge(j, &f, n);
+    NDM_TRY_OR(status, ndm_json_finish(&json), done);
+    fputs(text.data, stdout); /* a document that has begun is whole */
+    status = judge(j, &f, n);
+done:
+    ndm_buffer_finish(&text);
+    return status;
 }
 
 static ndm_status verify(const job *j)
@@ -242,6 +248,18 @@ static ndm_status verify(const job *j)
 
 /* ---- export ------------------------------------------------------------------------------- */
 
+static ndm_status export_json(const job *j, const char *to)
+{
+    ndm_json json;
+
+    ndm_json_init_file(&json, stdout, true);
+    ndm_json_begin_object(&json);
+    ndm_json_key_string(&json, "checkpoint", j->path);
+    ndm_json_key_string(&json, "export", to);
+    ndm_json_end_object(&json);
+    return ndm_json_finish(&json);
+}
+
 static ndm_status export_weights(const job *j)
 {
     const char *to = ndm_option_string(j->options, "to");
@@ -252,6 +270,8 @@ static ndm_status export_weights(const job *j)
     if (ndm_option_has_value(j->options, "dtype"))
         NDM_TRY(ndm_dtype_parse(ndm_option_string(j->options, "dtype"), &dtype));
     NDM_TRY(ndm_checkpoint_export(j->path, to, dtype, ndm_option_int64(j->options, "shard-size")));
+    if (ndm_option_bool(j->options, "json"))
+        return export_json(j, to);
     printf("%s: weights of %s\n", to, j->path);
     return NDM_OK;
 }

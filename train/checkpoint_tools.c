@@ -154,15 +154,28 @@ static ndm_status check_all(check *c)
     return status;
 }
 
+static ndm_status read_sums(const char *path, ndm_sums *sums)
+{
+    ndm_checkpoint_facts facts;
+
+    NDM_TRY(ndm_checkpoint_facts_read(path, &facts));
+    return ndm_checkpoint_sums_read(path, &facts, sums);
+}
+
 ndm_status ndm_checkpoint_verify(const char *path, ndm_checkpoint_fault_fn fault, void *user,
                                  int64_t *faults)
 {
     check c = {.path = path, .fault = fault, .user = user};
-    ndm_checkpoint_facts facts;
     ndm_sums sums;
+    ndm_status read = read_sums(path, &sums);
 
-    NDM_TRY(ndm_checkpoint_facts_read(path, &facts));
-    NDM_TRY(ndm_checkpoint_sums_read(path, &facts, &sums));
+    if (read == NDM_ERR_MEMORY)
+        return read;
+    if (read != NDM_OK) { /* nothing else can be judged */
+        fault(user, ndm_error_message());
+        *faults = 1;
+        return NDM_OK;
+    }
     c.sums = &sums;
     pthread_mutex_init(&c.lock, NULL);
     ndm_status status = check_all(&c);

@@ -228,12 +228,20 @@ def corrupt(b):
         blob[at] ^= 1
         (bad / name).write_bytes(blob)
         text = f"{name}, byte {at}"
-        done = subprocess.run([b.options.engine, "checkpoint", "verify", bad], capture_output=True, text=True, timeout=60)
-        expect(done.returncode in (6, 3) and (done.returncode == 6 or name.endswith(".json")), f"{text}: exit {done.returncode}")
+        done = subprocess.run([b.options.engine, "checkpoint", "verify", "--json", bad], capture_output=True, text=True, timeout=60)
+        expect(done.returncode == 6, f"{text}: exit {done.returncode}")
+        said = json.loads(done.stdout)
+        expect(not said["holds"] and len(said["faults"]) == 1 and name in said["faults"][0], f"{text}: {said}")
         expect(name in done.stderr, f"{text}: not named in {done.stderr}")
         if name.endswith(".safetensors"):
             done = b.train((1, 1, 1, 2), "--steps=3", f"--resume={bad}", code=6)
             expect(name in done.stderr and "tensor '" in done.stderr, f"{text}: not named in {done.stderr}")
+    shutil.rmtree(bad)
+    shutil.copytree(good, bad)
+    (bad / "checksums.json").unlink()
+    for flags in (), ("--json",):
+        done = subprocess.run([b.options.engine, "checkpoint", "verify", *flags, bad], capture_output=True, text=True, timeout=60)
+        expect(done.returncode == 6 and "checksums.json: No such file" in done.stdout, f"no checksums: {done}")
     with open(good / "model.safetensors", "r+b") as f:
         f.truncate(1000)
     b.train((1, 1, 1, 1), "--steps=2", "--save-dir=s", "--resume=latest", "--metrics=m.jsonl")

@@ -3,8 +3,8 @@
 """Runs the command line on the cases of a JSON file: arguments in; exit code, stdout, stderr and files out.
 
 A case: {"name", "args": [...], "code": 0, "env": {}, "input": {FILE: text}, "stdin": text, "stdout": [regex], "stderr": [regex],
-"not_stdout": [regex], "not_stderr": [regex], "json": {"a.b.0": value}, "files": {FILE: [regex]}, "mpiexec": N}. It runs in an empty folder,
-on N ranks of mpiexec if that is set. What must hold
+"not_stdout": [regex], "not_stderr": [regex], "json": {"a.b.0": value}, "files": {FILE: [regex]}, "mpiexec": N, "closed": [FD]}. It runs in an empty
+folder, on N ranks of mpiexec if that is set. What must hold
 of every case: exit 0 says no error; a failure says exactly one, on stderr, and prints no result unless "partial" is set.
 usage: run_cases.py NDMESH CASES.json [NAME...]
 """
@@ -90,7 +90,8 @@ def run_case(program, case):
                 f.write(text)
         launch = [MPIEXEC, "-n", str(case["mpiexec"])] if "mpiexec" in case else []
         run = subprocess.run(launch + [program] + case["args"], cwd=folder, env=environment(case), text=True,
-                             input=case.get("stdin", ""), capture_output=True, timeout=TIMEOUT_S)
+                             input=case.get("stdin", ""), capture_output=True, timeout=TIMEOUT_S,
+                             preexec_fn=lambda: [os.close(fd) for fd in case.get("closed", [])])
         faults = list(check(case, run, folder))
     if faults:
         print(f"FAILED {case['name']}: ndmesh {' '.join(case['args'])}")
