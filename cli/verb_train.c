@@ -59,6 +59,13 @@ static ndm_status load_file(ndm_options *o, arguments *a, int i)
     return status;
 }
 
+/* Whether the ranks that it starts warn of what they read. */
+static bool ranks_warn(const ndm_options *o)
+{
+    return ndm_cli_starts_ranks(ndm_option_int64(o, "ranks")) &&
+           !ndm_option_bool(o, "print-config");
+}
+
 /* Files may come before or between flags: all positional arguments are YAML files, later ones win.
  */
 static ndm_status read_options(arguments *a, ndm_options **options)
@@ -67,11 +74,11 @@ static ndm_status read_options(arguments *a, ndm_options **options)
     ndm_status status;
 
     NDM_TRY(ndm_options_create(&ndm_train_option_table, &o));
-    ndm_options_set_silent(o, ndm_cli_launcher_rank() > 0);
     NDM_TRY_OR(status, ndm_options_load_args(o, a->argc, a->argv, a->files, &a->n_files), failed);
+    NDM_TRY_OR(status, ndm_options_load_env(o), failed);
+    ndm_options_set_silent(o, ndm_cli_launcher_rank() > 0 || ranks_warn(o));
     for (int i = 0; i < a->n_files; i++)
         NDM_TRY_OR(status, load_file(o, a, i), failed);
-    NDM_TRY_OR(status, ndm_options_load_env(o), failed);
     *options = o;
     return NDM_OK;
 failed:

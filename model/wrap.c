@@ -22,12 +22,13 @@ static void plan_auto(const ndm_model_config *c, int64_t n_blocks, int64_t *unit
         unit_of[b] = same_unit_as_embedding(c, b, n_blocks) ? 0 : (*n_units)++;
 }
 
-/* Embedding and head keep the root's unit unless a class names them. */
+/* Embedding and head keep the root's unit unless a class names them. Without classes the layers are
+ * units, as where Accelerate's files leave them to the model. */
 static ndm_status plan_classes(const ndm_model_config *c, const char *const *classes,
                                int64_t n_blocks, int64_t *unit_of, int64_t *n_units)
 {
     const ndm_family_info *f = ndm_family_table(c->family);
-    bool layers = false, embedding = false;
+    bool layers = !classes || !classes[0], embedding = false;
 
     for (int i = 0; classes && classes[i]; i++) {
         if (strcmp(classes[i], f->decoder_class) == 0)
@@ -100,9 +101,6 @@ ndm_status ndm_wrap_plan(const ndm_model_config *config, const ndm_fsdp_config *
         plan_auto(config, n_blocks, unit_of, n_units);
         return NDM_OK;
     case NDM_WRAP_TRANSFORMER:
-        if (!fsdp->wrap_classes || !fsdp->wrap_classes[0])
-            NDM_FAIL(NDM_ERR_CONFIG, "transformer_based_wrap needs wrap classes, such as %s",
-                     ndm_family_table(config->family)->decoder_class);
         return plan_classes(config, fsdp->wrap_classes, n_blocks, unit_of, n_units);
     case NDM_WRAP_SIZE:
         if (fsdp->min_num_params < 1)

@@ -23,6 +23,10 @@ static const char *check_reshard(const char *text)
     long long ranks = strtoll(text, &end, 10);
     if (strcmp(text, "true") == 0 || strcmp(text, "false") == 0 || (*end == '\0' && ranks > 1))
         return NULL;
+    if (strncmp(text, "HYBRID_SHARD", strlen("HYBRID_SHARD")) == 0)
+        return "said here; give dp_replicate and dp_shard";
+    if (strcmp(text, "NO_SHARD") == 0)
+        return "said here; give dp_shard: 1 and dp_replicate: -1";
     return "true, false, or a number of ranks above 1";
 }
 
@@ -228,7 +232,8 @@ static const ndm_option options[] = {
      AXIS,
      .initial = "1",
      .synonyms = NDM_OPTION_SYNONYMS(MESH_KEY("context_parallel_size"), MESH_KEY("cp_size"),
-                                     {"parallelism_config.cp", NULL}),
+                                     {"parallelism_config.cp", NULL},
+                                     {"sequence_parallel_degree", NULL}),
      .help = "ranks that share one sequence"},
     {.name = "tp",
      AXIS,
@@ -327,6 +332,7 @@ static const ndm_option options[] = {
      .synonyms = NDM_OPTION_SYNONYMS(FSDP_KEY("transformer_layer_cls_to_wrap"),
                                      FSDP_KEY("transformer_cls_names_to_wrap")),
      .value = "CLASS",
+     .initially = "the model's layers",
      .help = "classes whose instances are units, for transformer_based_wrap",
      .group = "Sharding"},
     {.name = "min-num-params",
@@ -379,6 +385,7 @@ static const ndm_option options[] = {
      .group = "Numbers and memory"},
     {.name = "fp8-gather",
      FLAG,
+     .synonyms = NDM_OPTION_SYNONYMS({"fp8_enable_fsdp_float8_all_gather", NULL}),
      .help =
          "with --fp8, gather weights of these matrices as 8-bit numbers; the results are the same",
      .group = "Numbers and memory"},

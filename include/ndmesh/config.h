@@ -65,12 +65,12 @@ typedef enum ndm_wrap {
 typedef struct ndm_fsdp_config {
     size_t size; /**< sizeof(ndm_fsdp_config) */
     int zero;    /**< 1: optimizer state; 2: and gradients; 3: and weights. Default 3 */
-    int64_t reshard_after_forward; /**< ZeRO-3 only: NDM_RESHARD_ALWAYS (default),
-                                      NDM_RESHARD_NEVER, or k > 1: keep a copy sharded over k
-                                      neighbouring ranks between forward and backward */
-    ndm_wrap wrap;                 /**< default NDM_WRAP_AUTO */
-    const char *const
-        *wrap_classes; /**< NULL-terminated class names, e.g. "LlamaDecoderLayer"; NULL = none */
+    int64_t reshard_after_forward;   /**< ZeRO-3 only: NDM_RESHARD_ALWAYS (default),
+                                        NDM_RESHARD_NEVER, or k > 1: keep a copy sharded over k
+                                        neighbouring ranks between forward and backward */
+    ndm_wrap wrap;                   /**< default NDM_WRAP_AUTO */
+    const char *const *wrap_classes; /**< NULL-terminated class names, e.g. "LlamaDecoderLayer";
+                                        NULL: the model's own layers */
     int64_t min_num_params; /**< NDM_WRAP_SIZE: parameters a unit has at least; default 1e8 */
     int64_t live_units;     /**< gathered units held at a time, >= 2; default 3 */
     ndm_dtype param_dtype;  /**< type of gathered weights: NDM_F32 (default) or NDM_BF16 */

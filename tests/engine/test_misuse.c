@@ -332,6 +332,23 @@ static void sizes_beyond_what_places_can_count_are_refused(void **state)
     ndm_context_destroy(context);
 }
 
+/* As in a file of Accelerate that leaves the class to the model: the layers, and all else. */
+static void without_classes_the_layers_are_wrapped(void **state)
+{
+    ndm_context *context = open_context(NDM_DP_SHARD, "auto");
+    ndm_fsdp_config fsdp = NDM_FSDP_CONFIG_INIT;
+    ndm_model *model;
+    int64_t n;
+
+    (void)state;
+    fsdp.wrap = NDM_WRAP_TRANSFORMER;
+    must(open_model(context, 1, SEQ_LEN, &fsdp, &model));
+    ndm_unit *const *units = ndm_model_units(model, &n);
+    check_all(n > 1 && strcmp(ndm_unit_name(units[1]), "layers.0") == 0);
+    ndm_model_destroy(model);
+    ndm_context_destroy(context);
+}
+
 /* The embedding in a unit of its own, all else in another. */
 static void a_class_is_wrapped_whatever_the_others_are(void **state)
 {
@@ -366,6 +383,7 @@ int main(void)
         cmocka_unit_test(deadlines_are_above_zero),
         cmocka_unit_test(sizes_beyond_what_places_can_count_are_refused),
         cmocka_unit_test(a_class_is_wrapped_whatever_the_others_are),
+        cmocka_unit_test(without_classes_the_layers_are_wrapped),
     };
 
     return harness_run("misuse", tests);

@@ -230,6 +230,8 @@ static void maps_give_the_meaning_of_other_tools(void **state)
         {"resume_from_checkpoint: out/step-00000100", "resume", "out/step-00000100"},
         {"lr_scheduler_type: constant_with_warmup", "lr-schedule", "constant"},
         {"dp_shard: auto", "dp-shard", "-1"},
+        {"sequence_parallel_degree: 2", "cp", "2"},
+        {"fp8_enable_fsdp_float8_all_gather: true", "fp8-gather", "true"},
         {"order: [1, 0]", "order", "1, 0"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -284,9 +286,14 @@ static void wrong_values_are_refused(void **state)
     flags_refused(t, "--learning-rate 1", "unknown option '--learning-rate'; did you mean '--lr'?");
     flags_refused(t, "--live-units 1", "--live-units: 1 is below 2");
     flags_refused(t, "--order 0,x", "--order: 'x' is not a rank");
-    yaml_refused(t, "fsdp_config: {sharding_strategy: HYBRID_SHARD}", NDM_ERR_USAGE,
-                 "run.yaml:1: sharding_strategy: 'HYBRID_SHARD' is not true, false, or a number of "
-                 "ranks above 1");
+    yaml_refused(
+        t, "fsdp_config: {sharding_strategy: HYBRID_SHARD}", NDM_ERR_USAGE,
+        "run.yaml:1: sharding_strategy: 'HYBRID_SHARD' is not said here; give dp_replicate "
+        "and dp_shard");
+    yaml_refused(
+        t, "fsdp_config: {fsdp_sharding_strategy: 3}", NDM_ERR_USAGE,
+        "run.yaml:1: fsdp_sharding_strategy: 'NO_SHARD' is not said here; give dp_shard: 1 "
+        "and dp_replicate: -1");
     yaml_refused(t, "mixed_precision: fp16", NDM_ERR_USAGE,
                  "run.yaml:1: mixed_precision: 'fp16' is not one of auto, fp32, bf16");
     yaml_refused(t, "bf16: true\nmixed_precision: no", NDM_ERR_CONFIG,
