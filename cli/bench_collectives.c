@@ -15,6 +15,7 @@
 #include "cli/bench_pattern.h"
 #include "cli/bench_peak.h"
 #include "cli/bench_work.h"
+#include "cli/cli.h"
 #include "core/clock.h"
 #include "core/dtype.h"
 #include "strategies/internal.h"
@@ -376,6 +377,7 @@ static ndm_status join(bench *b)
     c.threads = (int)ndm_option_int64(o, "threads");
     c.ranks = ndm_option_int64(o, "ranks");
     NDM_TRY(ndm_axis_set_parse(ndm_option_string(o, "axis"), &axes));
+    ndm_cli_watch_start(c.timeout_s);
     NDM_TRY(ndm_context_create(&p, &c, &b->context));
     b->stream = ndm_context_stream(b->context);
     NDM_TRY(ndm_context_comm(b->context, axes, &b->comm));

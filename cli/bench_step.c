@@ -377,6 +377,7 @@ static ndm_status run(bench *b)
 {
     ndm_comm *everyone;
 
+    ndm_cli_watch_start(ndm_option_double(b->options, "timeout"));
     NDM_TRY(ndm_setup_context(b->options, &b->context));
     NDM_TRY(ndm_setup_check_memory(b->options, b->context));
     b->program_bytes = ndm_resident_bytes(0);

@@ -38,6 +38,10 @@ int ndm_cli_report(ndm_status status);
 /* From here on SIGINT and SIGTERM end the process, and its job, with 130 and 143. */
 void ndm_cli_watch_signals(void);
 
+/* Before the world is joined: MPI's own start waits for the ranks of the launcher without a
+ * deadline, and would for one that stands still. This ends the job with 4. */
+void ndm_cli_watch_start(double timeout_s);
+
 /* Says that a signal has stopped the run after saving, and gives the exit code. */
 int ndm_cli_interrupted(int signal_number);
 

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <mpi.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "core/clock.h"
 #include "core/text.h"
 
 enum { MAX_VERBS = 32, SILENT_S = 3 };
@@ -101,26 +103,34 @@ int ndm_cli_launcher_rank(void)
     return -1;
 }
 
-/* The launcher ends all ranks when one has failed. So a rank gives those before it the time to
- * speak first: one message, by the lowest rank that has something to say. */
-static void let_lower_ranks_speak(void)
-{
-    enum { FIRST_MS = 250, EACH_MS = 50, MOST = 16 };
-    int rank = ndm_cli_launcher_rank();
+/* Who speaks for all ranks. On this host the first rank that takes the name does, and others find
+ * it taken: a wait alone tells nothing on a busy machine. It is held until the process ends. */
+typedef struct word {
+    int rank;                /* -1: there is no launcher */
+    struct sockaddr_un name; /* a first byte of 0: no file */
+} word;
 
-    if (rank > 0)
-        usleep(1000 * (FIRST_MS + EACH_MS * (unsigned)(rank < MOST ? rank : MOST)));
+static word make_word(void)
+{
+    word w = {.rank = ndm_cli_launcher_rank(), .name.sun_family = AF_UNIX};
+
+    snprintf(w.name.sun_path + 1, sizeof w.name.sun_path - 1, "ndmesh-error-%ld", (long)getppid());
+    return w;
 }
 
-/* On this host the first rank that takes this name speaks, and others find it taken: a wait alone
- * tells nothing on a busy machine. It is held until the process ends. */
-static bool take_the_word(void)
+/* The launcher ends all ranks when one has failed. So a rank gives those before it the time to
+ * speak first: one message, by the lowest rank that has something to say. Calls only what a
+ * signal's handler may. */
+static bool take_the_word(const word *w)
 {
-    struct sockaddr_un name = {.sun_family = AF_UNIX}; /* a first byte of 0: no file */
-    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    enum { FIRST_MS = 250, EACH_MS = 50, MOST = 16 };
 
-    snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "ndmesh-error-%ld", (long)getppid());
-    return fd < 0 || bind(fd, (const struct sockaddr *)&name, sizeof name) == 0 ||
+    if (w->rank < 0)
+        return true;
+    if (w->rank > 0)
+        (void)poll(NULL, 0, FIRST_MS + EACH_MS * (w->rank < MOST ? w->rank : MOST));
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    return fd < 0 || bind(fd, (const struct sockaddr *)&w->name, sizeof w->name) == 0 ||
            errno != EADDRINUSE;
 }
 
@@ -137,6 +147,7 @@ static bool ranks_left_together(void)
  * MPICH's launcher speaks on this descriptor, has a message for it; MPI_Abort sends it too, behind
  * a banner. */
 typedef struct ending {
+    int code;
     int fd; /* -1: there is no such launcher */
     char text[48];
     size_t bytes;
@@ -145,7 +156,7 @@ typedef struct ending {
 static ending make_ending(int code)
 {
     const char *descriptor = getenv("PMI_FD");
-    ending e = {.fd = descriptor ? atoi(descriptor) : -1};
+    ending e = {.code = code, .fd = descriptor ? atoi(descriptor) : -1};
 
     e.bytes = (size_t)snprintf(e.text, sizeof e.text, "cmd=abort exitcode=%d\n", code);
     return e;
@@ -160,6 +171,15 @@ static void end_job(const ending *e)
                300); /* the launcher drops output that it has not passed on when it aborts */
     if (write(e->fd, e->text, e->bytes) == (ssize_t)e->bytes)
         sleep(2); /* the launcher ends us */
+}
+
+_Noreturn static void end_alone(const ending *e, bool speaks)
+{
+    if (speaks)
+        end_job(e);
+    else
+        sleep(SILENT_S); /* the rank that spoke ends the job */
+    _exit(e->code);
 }
 
 /* Hydra asks for the codes of ended ranks between two events of their outputs, and forgets those
@@ -203,44 +223,82 @@ int ndm_cli_report(ndm_status status)
         outlive_by_a_moment();
         return code;
     }
-    let_lower_ranks_speak();
-    bool speaks = ndm_cli_launcher_rank() < 0 || take_the_word();
+    word w = make_word();
+    bool speaks = take_the_word(&w);
     if (speaks)
         fprintf(stderr, "ndmesh: error: %s\n", ndm_error_message());
-    if (ndm_cli_launcher_rank() < 0)
+    if (w.rank < 0)
         return code;
     fflush(NULL);
     ending end = make_ending(code);
-    if (speaks)
-        end_job(&end);
-    else
-        sleep(SILENT_S); /* the rank that spoke ends the job */
-    _exit(code);         /* without MPI_Finalize, which would wait for the others */
+    end_alone(&end, speaks); /* without MPI_Finalize, which would wait for the others */
 }
 
-/* ---- signals before there is a run ------------------------------------------------------- */
+/* ---- while no step runs -------------------------------------------------------------------- */
 
-/* Made before a signal comes: its handler may not. */
-static ending on_interrupt, on_terminate;
-static bool is_first_rank;
+/* Made before they are needed: a signal's handler may not. */
+static struct {
+    ending on_interrupt, on_terminate, on_timeout;
+    word word;
+    double timeout_s;
+} early;
 
 static void on_early_signal(int signal_number)
 {
-    static const char text[] = "ndmesh: error: stopped by a signal before the first step\n";
+    static const char text[] = "ndmesh: error: stopped by a signal while no step was running\n";
+    bool speaks = take_the_word(&early.word);
 
-    if (is_first_rank && write(STDERR_FILENO, text, sizeof text - 1) < 0)
+    if (speaks && write(STDERR_FILENO, text, sizeof text - 1) < 0)
         _exit(128 + signal_number);
-    end_job(signal_number == SIGINT ? &on_interrupt : &on_terminate);
-    _exit(128 + signal_number);
+    end_alone(signal_number == SIGINT ? &early.on_interrupt : &early.on_terminate, speaks);
 }
 
 void ndm_cli_watch_signals(void)
 {
-    is_first_rank = ndm_cli_launcher_rank() <= 0;
-    on_interrupt = make_ending(128 + SIGINT);
-    on_terminate = make_ending(128 + SIGTERM);
+    early.word = make_word();
+    early.on_interrupt = make_ending(128 + SIGINT);
+    early.on_terminate = make_ending(128 + SIGTERM);
     signal(SIGINT, on_early_signal);
     signal(SIGTERM, on_early_signal);
+}
+
+static void *watch_start(void *unused)
+{
+    enum { LOOK_US = 20 * 1000 };
+    double start_s = ndm_clock_s();
+    int initialised = 0;
+
+    (void)unused;
+    while (MPI_Initialized(&initialised) == MPI_SUCCESS && !initialised) {
+        usleep(LOOK_US);
+        if (ndm_clock_s() - start_s <= early.timeout_s)
+            continue;
+        bool speaks = take_the_word(&early.word);
+        if (speaks)
+            fprintf(stderr,
+                    "ndmesh: error: comm: not all ranks have come to the start of MPI within %.3g "
+                    "s\n",
+                    early.timeout_s);
+        end_alone(&early.on_timeout, speaks);
+    }
+    return NULL;
+}
+
+void ndm_cli_watch_start(double timeout_s)
+{
+    sigset_t all, before;
+    pthread_t thread;
+
+    if (ndm_cli_launcher_rank() < 0)
+        return;
+    early.word = make_word();
+    early.on_timeout = make_ending(ndm_status_exit_code(NDM_ERR_TIMEOUT));
+    early.timeout_s = timeout_s;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (pthread_create(&thread, NULL, watch_start, NULL) == 0)
+        pthread_detach(thread);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 void ndm_cli_usage(FILE *out)

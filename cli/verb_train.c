@@ -111,6 +111,7 @@ static ndm_status start(const ndm_options *o, const arguments *a, ndm_run_outcom
     NDM_TRY(ndm_options_check_required(o));
     if (ndm_cli_starts_ranks(ranks))
         return ndm_cli_exec_ranks(ranks, verb, a->argc, a->argv);
+    ndm_cli_watch_start(ndm_option_double(o, "timeout"));
     return ndm_train_run(o, stdout, outcome);
 }
 

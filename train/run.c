@@ -30,7 +30,7 @@ static void on_signal(int signal_number)
         return;
     }
     caught = signal_number;
-    ndm_trainer_request_stop(signalled_trainer);
+    ndm_trainer_request_stop_for(signalled_trainer, signal_number);
 }
 
 /* Handlers have a stack of their own: GEMM libraries use the stack pointer as one more register,
@@ -284,7 +284,7 @@ ndm_status ndm_train_run(const ndm_options *options, FILE *out, ndm_run_outcome 
     if (status == NDM_OK)
         status = dry ? ndm_training_dry_run(&r, out) : train(&r, out);
     outcome->rank = r.context ? (long long)ndm_context_rank(r.context) : 0;
-    outcome->signal = caught ? caught : SIGTERM; /* another rank's, where this one has none */
+    outcome->signal = r.trainer ? ndm_trainer_stopped_for(r.trainer) : 0;
     bool failed = status != NDM_OK && status != NDM_ERR_INTERRUPTED;
     if (failed && r.context)
         tell_failure(&r, status);

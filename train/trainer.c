@@ -12,7 +12,8 @@
 #include "train/step_graph.h"
 #include "train/trainer.h"
 
-/* Worst over ranks: exposed ns, peak bytes, stop; and the number of valid tokens of the step. */
+/* Worst over ranks: exposed ns, peak bytes, reason to stop; and the number of valid tokens of the
+ * step. */
 enum { EXPOSED, PEAK, STOP, FACTS, TOKENS = FACTS, NUMBERS };
 
 struct ndm_trainer {
@@ -26,7 +27,8 @@ struct ndm_trainer {
     int64_t tokens_total;
     ndm_status (*before_update)(void *user); /* NULL = none */
     void *before_update_user;
-    volatile sig_atomic_t stop;
+    volatile sig_atomic_t stop; /* why this rank wants to stop, 0 = it does not */
+    int stopped;                /* why all do: the largest of these, after a step */
     ndm_step_graph *graph;
 };
 
@@ -89,7 +91,17 @@ void ndm_trainer_destroy(ndm_trainer *trainer)
 
 void ndm_trainer_request_stop(ndm_trainer *trainer)
 {
-    trainer->stop = 1;
+    ndm_trainer_request_stop_for(trainer, 1);
+}
+
+void ndm_trainer_request_stop_for(ndm_trainer *trainer, int reason)
+{
+    trainer->stop = reason;
+}
+
+int ndm_trainer_stopped_for(const ndm_trainer *trainer)
+{
+    return trainer->stopped;
 }
 
 ndm_optimizer *ndm_trainer_optimizer(const ndm_trainer *trainer)
@@ -230,7 +242,8 @@ static void report(ndm_trainer *t, const int64_t numbers[NUMBERS], double loss,
     result->tokens_total = t->tokens_total;
     result->comm_exposed_ms = (double)numbers[EXPOSED] * 1e-6;
     result->mem_peak_bytes = numbers[PEAK];
-    result->stop = numbers[STOP] != 0;
+    t->stopped = (int)numbers[STOP];
+    result->stop = t->stopped != 0;
 }
 
 ndm_status ndm_trainer_step(ndm_trainer *trainer, const ndm_batch *batch, ndm_step_result *result)

@@ -12,6 +12,11 @@ ndm_model *ndm_trainer_model(const ndm_trainer *trainer);
 const ndm_trainer_options *ndm_trainer_get_options(const ndm_trainer *trainer);
 int64_t ndm_trainer_tokens_total(const ndm_trainer *trainer);
 
+/* As ndm_trainer_request_stop(), with a reason above 0, which all ranks then know: the largest, if
+ * there are several. */
+void ndm_trainer_request_stop_for(ndm_trainer *trainer, int reason);
+int ndm_trainer_stopped_for(const ndm_trainer *trainer); /* 0: nobody asked */
+
 /* Micro-batch i of a step's batch. */
 ndm_batch ndm_trainer_micro_batch(const ndm_trainer *trainer, const ndm_batch *batch, int64_t i);
 

@@ -331,13 +331,39 @@ def one_rank_is_told_to_stop(p):
     """All stop after the same step, with the signal's code."""
     job, ranks = p.running(3)
     try:
-        os.kill(ranks[1], signal.SIGTERM)
+        os.kill(ranks[1], signal.SIGINT)
         job.wait(TIME_S)
         last = json.loads((p.folder / "metrics.jsonl").read_text().splitlines()[-1])
-        if job.process.returncode != 143 or last.get("end", {}).get("status") != "stopped":
+        if job.process.returncode != 130 or last.get("end", {}).get("status") != "stopped":
             raise Wrong(f"exit code {job.process.returncode}, last line of metrics {last}: {job.text(job.err)[-300:]}")
     finally:
         job.close()
+
+
+def one_rank_is_told_to_stop_before_the_first_step(p):
+    """MPI has started, and all wait for a configuration that nobody writes."""
+    (p.folder / "model" / "config.json").unlink()
+    os.mkfifo(p.folder / "model" / "config.json")
+    job, end, writer = p.start(3), time.monotonic() + START_S, None
+    try:
+        while writer is None and time.monotonic() < end:
+            try:
+                writer = os.open(p.folder / "model" / "config.json", os.O_WRONLY | os.O_NONBLOCK)  # fails until a rank reads
+            except OSError:
+                time.sleep(0.02)
+        os.kill(job.ranks()[1], signal.SIGINT)
+        job.wait(TIME_S)
+        job.check(130, r"stopped by a signal while no step was running")
+    finally:
+        job.close()
+        if writer is not None:
+            os.close(writer)
+
+
+def one_rank_never_comes(p):
+    """MPI's own start has no deadline: the command's holds all the same."""
+    stops = ["sh", "-c", '[ $PMI_RANK != 1 ] || kill -STOP $$; exec "$@"', "sh"]
+    p.fails(3, 4, r"not all ranks have come to the start of MPI within 1 s", sections=[(3, stops + p.train(timeout=1))])
 
 
 FAULTS = [unknown_flag, unknown_key, mesh_is_not_the_world, mesh_against_the_model, reshard_does_not_divide, model_is_not_there,
@@ -345,7 +371,7 @@ FAULTS = [unknown_flag, unknown_key, mesh_is_not_the_world, mesh_against_the_mod
           data_is_outside_the_vocabulary, labels_are_too_few, a_label_is_outside_the_vocabulary, metrics_cannot_be_written, metrics_fill_the_disk,
           export_cannot_be_written, one_rank_has_another_option, one_rank_has_another_mesh, one_rank_has_no_data,
           another_mpi_started_it, loss_explodes, a_weight_is_nan, worker_is_killed, worker_is_killed_and_the_launcher_does_nothing,
-          worker_stands_still, one_rank_is_told_to_stop]
+          worker_stands_still, one_rank_is_told_to_stop, one_rank_is_told_to_stop_before_the_first_step, one_rank_never_comes]
 
 
 def main():
