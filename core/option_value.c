@@ -79,7 +79,7 @@ static bool read_double(const char *text, double *value, const char **end)
     size_t n = strspn(text, "0123456789+-.eE");
     char *stop;
     errno = 0;
-    *value = strtod(text, &stop);
+    *value = ndm_text_to_double(text, &stop);
     *end = stop;
     return stop != text && stop <= text + n && isfinite(*value);
 }

@@ -3,7 +3,7 @@
  * place). */
 #include <core/text.h>
 
-#include <ctype.h>
+#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,9 +11,16 @@
 
 enum { NAME_LIMIT = 127 };
 
+/* What is read and written here has points and plain letters, whatever locale the program that uses
+ * the library has chosen. */
+static locale_t enter_plain_locale(void)
+{
+    return uselocale(newlocale(LC_ALL_MASK, "C", (locale_t)0)); /* static: nothing to free */
+}
+
 static int fold(char c)
 {
-    return c == '-' ? '_' : tolower((unsigned char)c);
+    return c == '-' ? '_' : c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c;
 }
 
 bool ndm_text_name_equal(const char *a, const char *b)
@@ -99,6 +106,7 @@ char *ndm_text_duplicate(const char *text)
 
 static char *vprintf_to_heap(const char *format, va_list args)
 {
+    locale_t before = enter_plain_locale();
     va_list again;
     va_copy(again, args);
     int length = vsnprintf(NULL, 0, format, again);
@@ -106,6 +114,7 @@ static char *vprintf_to_heap(const char *format, va_list args)
     char *text = length < 0 ? NULL : malloc((size_t)length + 1);
     if (text)
         vsnprintf(text, (size_t)length + 1, format, args);
+    uselocale(before);
     return text;
 }
 
@@ -147,12 +156,14 @@ bool ndm_text_to_bool(const char *text, bool *value)
 char *ndm_text_of_bytes(int64_t bytes, char buffer[NDM_TEXT_BYTES_BYTES])
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    locale_t before = enter_plain_locale();
     double value = (double)bytes;
     int unit = 0;
 
     while (value >= 1024 && unit < 4)
         value /= 1024, unit++;
     snprintf(buffer, NDM_TEXT_BYTES_BYTES, unit ? "%.2f %s" : "%.0f %s", value, units[unit]);
+    uselocale(before);
     return buffer;
 }
 
@@ -169,12 +180,22 @@ char *ndm_text_of_double(double value, char buffer[NDM_TEXT_DOUBLE_BYTES])
         snprintf(buffer, NDM_TEXT_DOUBLE_BYTES, "%.0f", value); /* 4404760, not 4.40476e+06 */
         return buffer;
     }
+    locale_t before = enter_plain_locale();
     for (size_t i = 0; i < sizeof precisions / sizeof *precisions; i++) {
         snprintf(buffer, NDM_TEXT_DOUBLE_BYTES, "%.*g", precisions[i], value);
         if (strtod(buffer, NULL) == value)
             break;
     }
+    uselocale(before);
     return buffer;
+}
+
+double ndm_text_to_double(const char *text, char **end)
+{
+    locale_t before = enter_plain_locale();
+    double value = strtod(text, end);
+    uselocale(before);
+    return value;
 }
 
 /* Room for `bytes` more and the terminator. */

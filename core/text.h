@@ -42,6 +42,9 @@ double ndm_text_unsigned_nan(double value);
 #define NDM_TEXT_DOUBLE_BYTES 32
 char *ndm_text_of_double(double value, char buffer[NDM_TEXT_DOUBLE_BYTES]);
 
+/* strtod, with a point in every locale. */
+double ndm_text_to_double(const char *text, char **end);
+
 /* A string that grows. All-zero is empty; data is NULL until the first append, then NUL-terminated.
  * After an allocation failed `failed` stays set, appends do nothing, and ndm_buffer_status says
  * NDM_ERR_MEMORY. */

@@ -50,7 +50,7 @@ static double weight_of(const char *text, size_t bytes, size_t *path_bytes)
     *path_bytes = bytes;
     if (!colon || colon == text || colon + 1 == text + bytes || strchr(" +-", colon[1]))
         return 0.0;
-    weight = strtod(colon + 1, &end);
+    weight = ndm_text_to_double(colon + 1, &end);
     if (end != text + bytes || isalpha((unsigned char)colon[1]))
         return 0.0;
     *path_bytes = (size_t)(colon - text);

@@ -122,7 +122,7 @@ static bool read_number(const char *text, double *value)
         *value = yes;
         return true;
     }
-    *value = strtod(text, &end);
+    *value = ndm_text_to_double(text, &end);
     return *end == '\0' && !isnan(*value);
 }
 

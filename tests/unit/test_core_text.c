@@ -9,6 +9,7 @@
 #include <core/text.h>
 
 #include <fcntl.h>
+#include <locale.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
@@ -351,11 +352,42 @@ static void log_lines_name_level_area_and_rank(void **state)
     assert_int_equal(ndm_log_get_level(), NDM_LOG_DEBUG);
 }
 
+/* A program that uses the library may have chosen one that writes 0,5. The file is glibc's
+ * LC_NUMERIC of such a locale, which need not be installed. */
+static void numbers_have_a_point_in_every_locale(void **state)
+{
+    static const unsigned char comma[] =
+        "\x14\x11\x03\x20\6\0\0\0\x20\0\0\0\x22\0\0\0\x24\0\0\0\x28\0\0\0\x2c\0\0\0\x30\0\0\0"
+        ",\0.\0\3\3\0\0,\0\0\0.\0\0\0UTF-8";
+    char text[NDM_TEXT_DOUBLE_BYTES], *end;
+    ndm_buffer buffer = {0};
+
+    (void)state;
+    assert_int_equal(mkdir(scratch_path("commas"), 0700), 0);
+    scratch_write("commas/LC_NUMERIC", comma, sizeof comma);
+    setenv("LOCPATH", scratch_folder, 1);
+    bool there = setlocale(LC_NUMERIC, "commas") != NULL;
+    unlink(scratch_path("commas/LC_NUMERIC"));
+    rmdir(scratch_path("commas"));
+    if (!there)
+        skip();
+    snprintf(text, sizeof text, "%.1f", 0.5);
+    assert_string_equal(text, "0,5");
+    assert_string_equal(ndm_text_of_double(0.5, text), "0.5");
+    assert_string_equal(ndm_text_of_bytes(1536, text), "1.50 KiB");
+    ndm_buffer_printf(&buffer, "%.2f", 0.25);
+    assert_string_equal(ndm_buffer_text(&buffer), "0.25");
+    ndm_buffer_finish(&buffer);
+    assert_true(ndm_text_to_double("0.25,", &end) == 0.25 && *end == ',');
+    setlocale(LC_NUMERIC, "C");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(distance_counts_edits),
         cmocka_unit_test(nearest_is_what_was_meant_or_nothing),
+        cmocka_unit_test(numbers_have_a_point_in_every_locale),
         cmocka_unit_test(buffers_grow),
         cmocka_unit_test(doubles_read_back_equal),
         cmocka_unit_test(files_are_written_whole_and_read_back),
