@@ -16,6 +16,8 @@
  * step. */
 enum { EXPOSED, PEAK, STOP, FACTS, TOKENS = FACTS, NUMBERS };
 
+static const int64_t TOKENS_MAX = (int64_t)1 << 40;
+
 struct ndm_trainer {
     ndm_model *model;
     ndm_context *context;
@@ -34,9 +36,17 @@ struct ndm_trainer {
 
 static ndm_status check_options(const ndm_trainer *t)
 {
-    if (t->options.grad_accum < 1)
-        NDM_FAIL(NDM_ERR_CONFIG, "grad_accum=%lld; at least 1 is needed",
-                 (long long)t->options.grad_accum);
+    const ndm_model_options *m = ndm_model_get_options(t->model);
+    int64_t grad_accum = t->options.grad_accum, tokens = m->micro_batch * m->seq_len;
+
+    if (grad_accum < 1)
+        NDM_FAIL(NDM_ERR_CONFIG, "grad_accum=%lld; at least 1 is needed", (long long)grad_accum);
+    if (grad_accum > TOKENS_MAX / tokens) /* counts of all ranks and their bytes stay exact */
+        NDM_FAIL(NDM_ERR_CONFIG,
+                 "grad_accum=%lld of micro_batch=%lld and seq_len=%lld; a rank's step takes at "
+                 "most %lld tokens",
+                 (long long)grad_accum, (long long)m->micro_batch, (long long)m->seq_len,
+                 (long long)TOKENS_MAX);
     return ndm_schedule_check(&t->schedule);
 }
 
