@@ -29,11 +29,9 @@ static void tell(const retold *r, const ndm_traffic *said, ndm_direction directi
 /* The unit of the last layer stays gathered from the forward into the backward. */
 static bool enters(const ndm_model *m, int64_t block, ndm_direction direction)
 {
-    int64_t head = m->n_blocks - 1, last = head - 1;
-
     if (direction == NDM_FORWARD)
-        return block != head || m->blocks[head].unit != m->blocks[last].unit;
-    return block > 0 && block < last;
+        return !ndm_model_same_unit(m, block - 1);
+    return block > 0 && block < m->n_blocks - 2 && !ndm_model_same_unit(m, block);
 }
 
 static int64_t gathers(const ndm_model *m, const ndm_unit *unit, ndm_direction direction)

@@ -182,6 +182,11 @@ static ndm_unit *unit_after(const ndm_model *m, int64_t i, int step)
     return NULL;
 }
 
+bool ndm_model_same_unit(const ndm_model *m, int64_t block)
+{
+    return block >= 0 && m->blocks[block].unit == m->blocks[block + 1].unit;
+}
+
 static ndm_status layer_forward(const ndm_run *run)
 {
     for (int i = 0; i < ndm_decoder_op_count; i++)
@@ -233,9 +238,10 @@ static ndm_status forward(ndm_model *m, bool train)
 {
     for (int64_t i = 0; i < m->n_blocks - 1; i++) {
         ndm_run run = {m, &m->blocks[i], false};
-        NDM_TRY(ndm_engine_unit_enter(run.block->unit, unit_after(m, i, 1)));
+        if (!ndm_model_same_unit(m, i - 1))
+            NDM_TRY(ndm_engine_unit_enter(run.block->unit, unit_after(m, i, 1)));
         NDM_TRY(run.block->kind == NDM_BLOCK_EMBED ? ndm_embed_forward(&run) : layer_forward(&run));
-        if (!stays_gathered(m, i, train))
+        if (!ndm_model_same_unit(m, i) && !stays_gathered(m, i, train))
             NDM_TRY(ndm_engine_unit_leave(run.block->unit));
     }
     return NDM_OK;
@@ -261,12 +267,15 @@ static void count_visits(ndm_model *m)
 static ndm_status head(ndm_model *m, bool train)
 {
     ndm_run run = {m, &m->blocks[m->n_blocks - 1], false};
+    bool held = ndm_model_same_unit(m, m->n_blocks - 2);
 
-    NDM_TRY(ndm_engine_unit_enter(run.block->unit, NULL));
+    if (!held)
+        NDM_TRY(ndm_engine_unit_enter(run.block->unit, NULL));
     if (train)
         NDM_TRY(ndm_unit_grads_begin(run.block->unit, m->context->compute));
     NDM_TRY(ndm_head_forward(&run, train));
-    NDM_TRY(ndm_engine_unit_leave(run.block->unit));
+    if (!held || !train)
+        NDM_TRY(ndm_engine_unit_leave(run.block->unit));
     return train ? finish_visit(m, run.block->unit) : NDM_OK;
 }
 
@@ -274,13 +283,14 @@ static ndm_status backward(ndm_model *m)
 {
     for (int64_t i = m->n_blocks - 2; i > 0; i--) {
         ndm_run run = {m, &m->blocks[i], false};
-        if (!stays_gathered(m, i, true))
+        if (!stays_gathered(m, i, true) && !ndm_model_same_unit(m, i))
             NDM_TRY(ndm_engine_unit_enter(run.block->unit, unit_after(m, i, -1)));
         else if (unit_after(m, i, -1))
             NDM_TRY(ndm_unit_prefetch(unit_after(m, i, -1), m->context->compute));
         NDM_TRY(ndm_unit_grads_begin(run.block->unit, m->context->compute));
         NDM_TRY(layer_backward(&run));
-        NDM_TRY(ndm_engine_unit_leave(run.block->unit));
+        if (i == 1 || !ndm_model_same_unit(m, i - 1))
+            NDM_TRY(ndm_engine_unit_leave(run.block->unit));
         NDM_TRY(finish_visit(m, run.block->unit));
     }
     ndm_run embed = {m, &m->blocks[0], false}; /* needs no weights */

@@ -289,6 +289,10 @@ NDM_MUST_USE ndm_status ndm_block_specs(const ndm_model_config *config, ndm_bloc
                                         ndm_param_spec *specs, int *n);
 enum { NDM_BLOCK_SPECS_MAX = 20 };
 
+/* Whether a block and the one after it are of one unit, which is held from the first to the last of
+ * them; false for block -1. */
+bool ndm_model_same_unit(const ndm_model *model, int64_t block);
+
 /* wrap.c: unit of each block, [n_blocks] numbers from 0, ascending by first use. */
 NDM_MUST_USE ndm_status ndm_wrap_plan(const ndm_model_config *config, const ndm_fsdp_config *fsdp,
                                       int64_t n_blocks, int64_t *unit_of, int64_t *n_units);

@@ -61,6 +61,24 @@ static void case_31_two_gathers_a_unit_with_reshard(void **state)
         }
 }
 
+/* A unit of several layers is gathered for the first of them and held to the last; here the forward
+ * ends and the backward begins with the same one. */
+static void case_31_layers_of_one_unit_share_a_gather(void **state)
+{
+    int64_t n = ndm_world_size(world), accum = 3;
+    variant v = on_mesh(1, n, accum);
+    trace t;
+
+    (void)state;
+    if (n == 1)
+        return;
+    v.min_num_params = 1000000;
+    trace_run(LAYERS, &v, &t);
+    for (int64_t step = 1; step < STEPS; step++)
+        check_all(trace_count(&t, step, NDM_ALL_GATHER, t.shard, -1) == accum);
+    trace_finish(&t);
+}
+
 static void one_gather_a_unit_and_step_without_reshard(void **state)
 {
     int64_t n = ndm_world_size(world), accum = 3;
@@ -230,6 +248,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(case_31_two_gathers_a_unit_with_reshard),
+        cmocka_unit_test(case_31_layers_of_one_unit_share_a_gather),
         cmocka_unit_test(one_gather_a_unit_and_step_without_reshard),
         cmocka_unit_test(windows_gather_once_a_unit_and_step),
         cmocka_unit_test(case_6_deferred_sync_reduces_once_a_step),

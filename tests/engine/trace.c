@@ -53,10 +53,10 @@ static void opened(void *user, ndm_model *m)
     MUST(ndm_context_comm(m->context, NDM_AXIS_TP, &tp));
     t->shard = m->units[0]->shard;
     t->replicas = m->units[0]->replicas;
-    t->block = m->units[1]->block;
+    t->block = m->units[m->n_units > 1]->block;
     t->tp = tp;
     t->embed = facts_of(m->units[0]);
-    t->layer = facts_of(m->units[1]);
+    t->layer = facts_of(m->units[m->n_units > 1]);
     t->head = facts_of(m->units[m->n_units - 1]);
     t->rows = m->size.padded;
     t->hidden = m->size.hidden;

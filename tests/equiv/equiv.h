@@ -48,6 +48,7 @@ typedef struct variant {
     bool fp8;                /* products of layers with 8-bit numbers */
     bool fp8_gather;         /* their weights gathered as such */
     bool bf16_activations;   /* activations as well, kept and on the wire */
+    int64_t min_num_params;  /* of a unit; 0: a unit a layer */
 } variant;
 
 int64_t variant_size(const variant *v, ndm_axis_set axes);

@@ -68,6 +68,8 @@ static ndm_status open_model(const problem *p, const variant *v, const setup *s,
     f.defer_sync = v->defer_sync;
     f.defer_replicas = v->defer_replicas;
     f.fp8_gather = v->fp8_gather;
+    f.wrap = v->min_num_params > 0 ? NDM_WRAP_SIZE : NDM_WRAP_AUTO;
+    f.min_num_params = v->min_num_params > 0 ? v->min_num_params : f.min_num_params;
     f.param_dtype = v->bf16 ? NDM_BF16 : NDM_F32;
     f.reduce_dtype = v->bf16 ? NDM_BF16 : NDM_F32;
     m.activation_dtype = v->bf16_activations ? NDM_BF16 : NDM_DTYPE_COUNT;
