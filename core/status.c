@@ -91,8 +91,8 @@ const char *ndm_error_where(void)
 /* Folder and file alone: the compiler's path depends on the build directory. */
 static const char *short_path(const char *file)
 {
-    const char *last = strrchr(file, '/');
-    const char *p = last;
+    const char *slash = strrchr(file, '/');
+    const char *p = slash;
     while (p && p > file && p[-1] != '/')
         p--;
     return p ? p : file;

@@ -4,9 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/pages.h"
 #include "device/host.h"
-
-enum { ALIGNMENT = 256 };
 
 static bool probe(char *why, size_t why_bytes)
 {
@@ -33,8 +32,7 @@ static void destroy(ndm_device *device)
 static ndm_status allocate(ndm_device *device, int64_t bytes, void **memory)
 {
     (void)device;
-    size_t rounded = ((size_t)bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    *memory = aligned_alloc(ALIGNMENT, rounded ? rounded : ALIGNMENT);
+    *memory = ndm_pages_alloc(bytes);
     return *memory ? NDM_OK : NDM_ERR_MEMORY;
 }
 

@@ -7,9 +7,10 @@
 
 #include <omp.h>
 
+#include "core/pages.h"
 #include "kernels/fast.h"
 
-enum { WORK_PER_THREAD = 20000, SCRATCH_ALIGN = 64, L2_LEAST = 256 << 10 };
+enum { WORK_PER_THREAD = 20000, L2_LEAST = 256 << 10 };
 
 int ndm_fast_threads_most(void)
 {
@@ -55,8 +56,9 @@ void *ndm_fast_scratch(int64_t bytes)
         return scratch;
     pthread_once(&scratch_once, scratch_make_key);
     free(scratch);
-    bytes = (bytes + SCRATCH_ALIGN - 1) / SCRATCH_ALIGN * SCRATCH_ALIGN;
-    scratch = aligned_alloc(SCRATCH_ALIGN, (size_t)bytes);
+    if (bytes >= NDM_LARGE_PAGE / 2) /* a whole one: every tile of a product walks through it */
+        bytes = (bytes + NDM_LARGE_PAGE - 1) / NDM_LARGE_PAGE * NDM_LARGE_PAGE;
+    scratch = ndm_pages_alloc(bytes);
     scratch_bytes = scratch ? bytes : 0;
     if (scratch_has_key)
         /* without it the memory stays with the process */

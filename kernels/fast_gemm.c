@@ -19,6 +19,7 @@ enum {
     ROW_LD = 720,     /* of A's rows as they are copied: an odd number of cache lines */
     GROUP_PANELS = 4, /* of a transposed A packed together: its rows are then whole cache lines */
     FAR_ROWS = 8,     /* of B as it is stored, the same while it is packed */
+    FAR_K = 64,       /* of a transposed B, along its rows */
     FAR = 16,         /* rows of B fetched ahead */
 };
 
@@ -95,10 +96,16 @@ static void pack_a(const pass *p, const group *g, int64_t t, int64_t n, float *t
     }
 }
 
-/* What the caches do not see coming: rows of B, far apart. */
+/* What the caches do not see coming: rows of B, far apart. Into L2: a core has more misses of that
+ * cache in flight than of the first, and packing waits for them alone. */
+SIMD void fetch_far(const void *at)
+{
+    __builtin_prefetch(at, 0, 2);
+}
+
 SIMD void fetch_b(const ndm_gemm_args *a, int64_t i)
 {
-    __builtin_prefetch((const char *)a->b + (a->b_dtype == NDM_F32 ? 4 : 2) * i);
+    fetch_far((const char *)a->b + (a->b_dtype == NDM_F32 ? 4 : 2) * i);
 }
 
 /* Columns first .. first + VL, into half a panel. */
@@ -110,8 +117,8 @@ static void pack_b_transposed(const pass *p, int64_t first, int64_t columns, flo
         vf_store(to + k * TILE_COLUMNS, vf_zero());
     for (int64_t k = 0; k < p->depth && columns > 0; k += VL) {
         SIMD_UNROLL
-        for (int64_t i = VL; i < 2 * VL; i++)
-            fetch_b(a, (first + i) * a->ldb + p->k + k);
+        for (int64_t i = 0; i < VL; i++)
+            fetch_b(a, (first + i) * a->ldb + p->k + k + FAR_K);
         vf_transpose_block(a->b, a->b_dtype, first * a->ldb + p->k + k, a->ldb, columns,
                            p->depth - k, to + k * TILE_COLUMNS, TILE_COLUMNS);
     }
@@ -127,7 +134,7 @@ static void pack_b_row(const pass *p, int64_t k, int64_t first, int64_t columns,
     for (; j < whole; j += TILE_COLUMNS, to += p->panel_b) {
         SIMD_UNROLL
         for (int i = 0; i < TILE_COLUMNS; i += VL) {
-            __builtin_prefetch(row + FAR_ROWS * a->ldb + j + i);
+            fetch_far(row + FAR_ROWS * a->ldb + j + i);
             vf_store(to + i, vf_load(row + j + i));
         }
     }

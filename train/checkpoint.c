@@ -7,12 +7,12 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/pages.h"
 #include "core/sized.h"
 #include "core/tasks.h"
 #include "core/text.h"
@@ -21,7 +21,7 @@
 #include "train/checkpoint_save.h"
 #include "train/trainer.h"
 
-enum { PAUSE_US = 500, HUGE_PAGE = 2 << 20 };
+enum { PAUSE_US = 500 };
 
 struct ndm_saver {
     ndm_trainer *trainer;
@@ -72,15 +72,13 @@ static int64_t slice_bytes(const ndm_saver *s, int64_t unit)
     return ndm_unit_slice_numel(s->model->units[unit]) * (int64_t)sizeof(float);
 }
 
-/* Large pages where there are some, and touched here: no save pays for the first use of a page. */
+/* Touched here: no save pays for the first use of a page. */
 static float *allocate_copy(int64_t bytes)
 {
-    void *copy = NULL;
+    void *copy = ndm_pages_alloc(bytes);
 
-    if (posix_memalign(&copy, bytes >= HUGE_PAGE ? HUGE_PAGE : 64, (size_t)bytes) != 0)
-        return NULL;
-    madvise(copy, (size_t)bytes, MADV_HUGEPAGE);
-    memset(copy, 0, (size_t)bytes);
+    if (copy)
+        memset(copy, 0, (size_t)bytes);
     return copy;
 }
 
