@@ -16,9 +16,7 @@ void *ndm_pages_alloc(int64_t bytes)
 
     if (bytes < 0 || posix_memalign(&memory, alignment, bytes ? (size_t)bytes : ALIGNMENT) != 0)
         return NULL;
-#if defined(MADV_HUGEPAGE)
     if (bytes >= NDM_LARGE_PAGE)
         (void)madvise(memory, (size_t)bytes / NDM_LARGE_PAGE * NDM_LARGE_PAGE, MADV_HUGEPAGE);
-#endif
     return memory;
 }
