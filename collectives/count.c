@@ -9,6 +9,7 @@
 
 #include "collectives/shm.h"
 #include "core/dtype.h"
+#include "device/count.h"
 
 extern const ndm_comm_backend ndm_comm_backend_shm;
 
@@ -17,11 +18,19 @@ enum { STAGING_HALF_BYTES = 2 << 20, CHUNK_ALIGN = 64, CHUNK_MIN = 1024, SMALL_B
 
 static const char *mimicked = "auto";
 
+typedef struct count_window {
+    struct count_window *next;
+    void *base;
+    int64_t block; /* bytes of a rank */
+    ndm_memory_kind kind;
+} count_window;
+
 /* comm->state */
 typedef struct count_comm {
     ndm_staging staging; /* first: of schedules that the host runs on this communicator */
     bool shared;         /* as shm */
     int64_t bytes;       /* of staging, accounted */
+    count_window *windows;
 } count_comm;
 
 void ndm_count_mimic(const char *backend)
@@ -134,19 +143,46 @@ static ndm_status run(ndm_comm *comm, const ndm_collective_args *args, ndm_strea
     return NDM_OK;
 }
 
+/* Address space for the parts of all ranks, of which this rank's is counted: where others' parts
+ * would lie there must be nothing else, since kernels compare addresses. */
 static ndm_status window_alloc(ndm_comm *comm, int64_t bytes_per_rank, ndm_memory_kind kind,
                                void **all)
 {
-    const count_comm *c = comm->state;
+    count_comm *c = comm->state;
+    count_window *w;
 
     if (!c->shared)
         NDM_FAIL(NDM_ERR_UNSUPPORTED, "comm: %s has no shared memory", comm->name);
-    return ndm_device_alloc(comm->owner->device, bytes_per_rank, kind, all);
+    w = calloc(1, sizeof *w);
+    if (w)
+        w->base = ndm_count_reserve(bytes_per_rank * comm->size);
+    if (!w || !w->base) {
+        free(w);
+        NDM_FAIL(NDM_ERR_MEMORY, "comm: no addresses for a window of %s", comm->name);
+    }
+    w->kind = kind;
+    w->block = bytes_per_rank;
+    w->next = c->windows;
+    c->windows = w;
+    ndm_device_account(comm->owner->device, kind, bytes_per_rank);
+    *all = w->base;
+    return NDM_OK;
 }
 
 static void window_free(ndm_comm *comm, void *all)
 {
-    ndm_device_free(comm->owner->device, all);
+    count_comm *c = comm->state;
+
+    for (count_window **link = &c->windows; *link; link = &(*link)->next) {
+        count_window *w = *link;
+        if (w->base != all)
+            continue;
+        *link = w->next;
+        ndm_device_account(comm->owner->device, w->kind, -w->block);
+        ndm_count_release(w->base, w->block * comm->size);
+        free(w);
+        return;
+    }
 }
 
 const ndm_comm_backend ndm_comm_backend_count = {

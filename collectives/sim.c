@@ -123,7 +123,7 @@ static ndm_status window_alloc(ndm_comm *comm, int64_t bytes_per_rank, ndm_memor
 
     if (!m->windows || s->group.domains > 1)
         return NDM_ERR_UNSUPPORTED;
-    return ndm_sim_alloc_window(comm->owner->device, bytes_per_rank, kind, all);
+    return ndm_sim_alloc_window(comm->owner->device, bytes_per_rank, comm->size, kind, all);
 }
 
 static void window_free(ndm_comm *comm, void *all)

@@ -38,19 +38,30 @@ static size_t mapped_bytes(int64_t bytes)
 }
 
 /* Whoever touches it is in error, and finds out. */
+void *ndm_count_reserve(int64_t bytes)
+{
+    void *p = mmap(NULL, mapped_bytes(bytes), PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    return p == MAP_FAILED ? NULL : p;
+}
+
+void ndm_count_release(void *memory, int64_t bytes)
+{
+    munmap(memory, mapped_bytes(bytes));
+}
+
 static ndm_status allocate(ndm_device *device, int64_t bytes, void **memory)
 {
     (void)device;
-    void *p = mmap(NULL, mapped_bytes(bytes), PROT_NONE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    *memory = p == MAP_FAILED ? NULL : p;
+    *memory = ndm_count_reserve(bytes);
     return *memory ? NDM_OK : NDM_ERR_MEMORY;
 }
 
 static void release(ndm_device *device, void *memory, int64_t bytes)
 {
     (void)device;
-    munmap(memory, mapped_bytes(bytes));
+    ndm_count_release(memory, bytes);
 }
 
 static ndm_status copy(ndm_stream *stream, void *dst, const void *src, int64_t bytes,

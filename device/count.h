@@ -10,4 +10,8 @@
  * kernels and copies are nothing, but that a copy to the host gives zeros. */
 extern const ndm_device_ops ndm_device_count;
 
+/* Addresses alone, which are counted nowhere; NULL: there are none left. */
+void *ndm_count_reserve(int64_t bytes);
+void ndm_count_release(void *memory, int64_t bytes);
+
 #endif

@@ -116,12 +116,13 @@ static void release(ndm_device *device, void *memory, int64_t bytes)
     sim(device)->live_rounded -= round_up(sim(device), bytes);
 }
 
-ndm_status ndm_sim_alloc_window(ndm_device *device, int64_t bytes_per_rank, ndm_memory_kind kind,
-                                void **all)
+ndm_status ndm_sim_alloc_window(ndm_device *device, int64_t bytes_per_rank, int64_t ranks,
+                                ndm_memory_kind kind, void **all)
 {
     sim(device)->making_window = true;
     ndm_status status = ndm_device_alloc(device, bytes_per_rank, kind, all);
     sim(device)->making_window = false;
+    sim(device)->next += (uintptr_t)(bytes_per_rank * (ranks - 1)) >> BLOCK_SHIFT << BLOCK_SHIFT;
     return status;
 }
 

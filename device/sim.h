@@ -106,7 +106,7 @@ ndm_memory_kind ndm_sim_kind_of(const void *address);
 bool ndm_sim_is_window(const void *address);
 /* Memory that ranks of a host share: accounted as this rank's part. */
 NDM_MUST_USE ndm_status ndm_sim_alloc_window(ndm_device *device, int64_t bytes_per_rank,
-                                             ndm_memory_kind kind, void **all);
+                                             int64_t ranks, ndm_memory_kind kind, void **all);
 
 /* Bytes of an element of float arrays of the engine in this world: activations may be narrower. */
 double ndm_sim_element_bytes(const ndm_device *device, const void *address);
