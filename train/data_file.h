@@ -22,6 +22,11 @@ void ndm_mapped_close(ndm_mapped *file);
 /* These mapped bytes will be read soon. */
 void ndm_mapped_advise(const unsigned char *bytes, int64_t n);
 
+/* Copies mapped bytes of the file `path`. A file that ends earlier than when it was mapped, or
+ * whose disk fails, is an error here and a signal to who reads it in place. */
+NDM_MUST_USE ndm_status ndm_mapped_copy(const char *path, const unsigned char *bytes, int64_t n,
+                                        void *to);
+
 typedef struct ndm_token_file {
     ndm_mapped map;
     const unsigned char *tokens; /* first token */
@@ -36,13 +41,14 @@ typedef struct ndm_token_file {
 NDM_MUST_USE ndm_status ndm_token_file_open(const char *path, int64_t vocab, bool random,
                                             ndm_token_file *file);
 
-static inline int64_t ndm_token_at(const ndm_token_file *file, int64_t i)
+/* Token i of `tokens`, which are `width` bytes each. */
+static inline int64_t ndm_token_at(const unsigned char *tokens, int width, int64_t i)
 {
-    const unsigned char *p = file->tokens + i * file->width;
+    const unsigned char *p = tokens + i * width;
 
-    if (file->width == 1)
+    if (width == 1)
         return p[0];
-    if (file->width == 2)
+    if (width == 2)
         return p[0] | p[1] << 8;
     return (int64_t)((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |
                      (uint32_t)p[3] << 24);

@@ -245,11 +245,17 @@ static int64_t document_start(const ndm_token_stream *s, int64_t i)
            (p->documents.count > 0 ? ndm_documents_start(&p->documents, i - p->first_document) : 0);
 }
 
+/* Ids are not wider than what they become: they are read into the end of its place, and widened
+ * from the front. */
 static ndm_status copy_part_tokens(const ndm_token_stream *s, const ndm_token_part *p, int64_t from,
                                    int64_t n, int32_t *out)
 {
+    int width = p->file.width;
+    unsigned char *read = (unsigned char *)(out + n) - n * width;
+
+    NDM_TRY(ndm_mapped_copy(p->file.map.path, p->file.tokens + from * width, n * width, read));
     for (int64_t i = 0; i < n; i++) {
-        int64_t id = ndm_token_at(&p->file, from + i);
+        int64_t id = ndm_token_at(read, width, i);
 
         if (id >= s->vocab)
             NDM_FAIL(NDM_ERR_FORMAT,
@@ -266,7 +272,7 @@ static ndm_status copy_part_labels(const ndm_token_stream *s, const ndm_token_pa
 {
     if (!p->labels)
         return copy_part_tokens(s, p, from, n, out);
-    memcpy(out, p->labels + from * 4, (size_t)n * sizeof *out);
+    NDM_TRY(ndm_mapped_copy(p->labels_path, p->labels + from * 4, n * 4, out));
     for (int64_t i = 0; i < n; i++) {
         if (out[i] != NDM_IGNORE && (out[i] < 0 || out[i] >= s->vocab))
             NDM_FAIL(NDM_ERR_FORMAT,

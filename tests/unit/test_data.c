@@ -330,6 +330,31 @@ static void refusals(void **state)
     expect(&o, NDM_ERR_IO, "is a folder without tokens.bin");
 }
 
+/* What is mapped may go: an error then, not a signal. */
+static void files_that_are_cut_short_are_told(void **state)
+{
+    enum { TOKENS = 1 << 16 };
+    static int32_t labels[TOKENS];
+    static const char *const cut[] = {"cut.bin", "cut.labels"};
+    struct sample s;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const char *file = scratch_write("cut.bin", labels, TOKENS * 2);
+        ndm_data_options o = {.files = &file, .file_count = 1, .seq_len = 64, .vocab = 256};
+        o.labels = scratch_write("cut.labels", labels, sizeof labels);
+        ndm_data *d = open_data(&o);
+        read_sample(d, ndm_data_samples(d) - 1, &s);
+        assert_int_equal(truncate(scratch_path(cut[i]), 100), 0);
+        assert_int_equal(
+            ndm_data_sample(d, ndm_data_samples(d) - 1, s.inputs, s.targets, s.positions, s.first),
+            NDM_ERR_IO);
+        assert_non_null(strstr(ndm_error_message(), cut[i]));
+        assert_non_null(strstr(ndm_error_message(), "it was cut short"));
+        ndm_data_close(d);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -339,6 +364,7 @@ int main(void)
         cmocka_unit_test(epochs_repeat_or_shuffle),
         cmocka_unit_test(files_are_one_stream),
         cmocka_unit_test(formats_are_told_apart),
+        cmocka_unit_test(files_that_are_cut_short_are_told),
         cmocka_unit_test(refusals),
     };
 
