@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of a config.json that take more than one key: rotary embedding and sliding window. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,14 +78,14 @@ static ndm_status read_theta(const json_t *root, const json_t *rope, ndm_model_c
 {
     double outer, inner;
 
-    NDM_TRY(ndm_json_get_double(root, "rope_theta", false, 0, &outer, file));
+    NDM_TRY(ndm_json_get_double(root, "rope_theta", false, NAN, &outer, file));
     inner = outer;
     if (rope != NULL)
         NDM_TRY(ndm_json_get_double(rope, "rope_theta", false, outer, &inner, file));
-    if (outer != 0 && inner != outer)
+    if (!isnan(outer) && inner != outer)
         NDM_FAIL(NDM_ERR_CONFIG, "%s: rope_theta is %g and, in the rope parameters, %g", file,
                  outer, inner);
-    if (inner != 0)
+    if (!isnan(inner))
         c->rope_theta = inner;
     return NDM_OK;
 }

@@ -194,6 +194,7 @@ static void refusals_name_the_key(void **state)
          NDM_ERR_CONFIG, "rope key 'beta'"},
         {"{" BASE ", \"rope_theta\": 1e4, \"rope_parameters\": {\"rope_theta\": 2e4}}",
          NDM_ERR_CONFIG, "rope_theta is 10000 and"},
+        {"{" BASE ", \"rope_theta\": 0}", NDM_ERR_CONFIG, "rope_theta is 0, must be above 0"},
         {"{" BASE ", \"layer_types\": [\"full_attention\"]}", NDM_ERR_CONFIG, "layer_types has 1"},
         {"{" BASE ", \"layer_types\": [\"full_attention\", \"chunked_attention\"]}", NDM_ERR_CONFIG,
          "layer_types[1] is 'chunked_attention'"},
