@@ -35,8 +35,9 @@ NDM_MUST_USE ndm_status ndm_cli_options(const ndm_option_table *table, int argc,
  * a launcher a failure ends the process here: one rank speaks for all. */
 int ndm_cli_report(ndm_status status);
 
-/* From here on SIGINT and SIGTERM end the process, and its job, with 130 and 143. */
-void ndm_cli_watch_signals(void);
+/* From here on SIGINT and SIGTERM end the process, and its job, with 130 and 143, and say that a
+ * signal stopped it: `when`, or "". */
+void ndm_cli_watch_signals(const char *when);
 
 /* Before the world is joined: MPI's own start waits for the ranks of the launcher without a
  * deadline, and would for one that stands still. This ends the job with 4. */

@@ -241,20 +241,21 @@ static struct {
     ending on_interrupt, on_terminate, on_timeout;
     word word;
     double timeout_s;
+    char text[80];
 } early;
 
 static void on_early_signal(int signal_number)
 {
-    static const char text[] = "ndmesh: error: stopped by a signal while no step was running\n";
     bool speaks = take_the_word(&early.word);
 
-    if (speaks && write(STDERR_FILENO, text, sizeof text - 1) < 0)
+    if (speaks && write(STDERR_FILENO, early.text, strlen(early.text)) < 0)
         _exit(128 + signal_number);
     end_alone(signal_number == SIGINT ? &early.on_interrupt : &early.on_terminate, speaks);
 }
 
-void ndm_cli_watch_signals(void)
+void ndm_cli_watch_signals(const char *when)
 {
+    snprintf(early.text, sizeof early.text, "ndmesh: error: stopped by a signal%s\n", when);
     early.word = make_word();
     early.on_interrupt = make_ending(128 + SIGINT);
     early.on_terminate = make_ending(128 + SIGTERM);

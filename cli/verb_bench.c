@@ -315,6 +315,7 @@ static ndm_status bench(int argc, const char *const *argv)
 
 static int run(int argc, const char *const *argv)
 {
+    ndm_cli_watch_signals("");
     ndm_status status = bench(argc, argv);
 
     /* All ranks have counted the same wrong results; the first says so. */

@@ -133,7 +133,7 @@ static int run(int argc, const char *const *argv)
 {
     ndm_run_outcome outcome = {0};
 
-    ndm_cli_watch_signals();
+    ndm_cli_watch_signals(" while no step was running");
     ndm_status status = train(argc, argv, &outcome);
 
     if (status == NDM_ERR_INTERRUPTED)

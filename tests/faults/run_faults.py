@@ -360,6 +360,24 @@ def one_rank_is_told_to_stop_before_the_first_step(p):
             os.close(writer)
 
 
+def a_benchmark_is_told_to_stop(p):
+    job, end = p.start(2, arguments=[str(p.program), "bench", "collectives", "--iters=1000000000", "--check=0"]), time.monotonic() + START_S
+    try:
+        while time.monotonic() < end and (len(job.ranks()) < 2 or not all(caught(pid, signal.SIGTERM) for pid in job.ranks())):
+            time.sleep(0.05)
+        os.kill(job.ranks()[1], signal.SIGTERM)
+        job.wait(TIME_S)
+        job.check(143, r"stopped by a signal$")
+    finally:
+        job.close()
+
+
+def caught(pid, number):
+    """The process has a handler for the signal."""
+    mask = re.search(r"SigCgt:\s*(\w+)", pathlib.Path(f"/proc/{pid}/status").read_text())[1]
+    return int(mask, 16) >> (number - 1) & 1
+
+
 def one_rank_never_comes(p):
     """MPI's own start has no deadline: the command's holds all the same."""
     stops = ["sh", "-c", '[ $PMI_RANK != 1 ] || kill -STOP $$; exec "$@"', "sh"]
@@ -371,7 +389,8 @@ FAULTS = [unknown_flag, unknown_key, mesh_is_not_the_world, mesh_against_the_mod
           data_is_outside_the_vocabulary, labels_are_too_few, a_label_is_outside_the_vocabulary, metrics_cannot_be_written, metrics_fill_the_disk,
           export_cannot_be_written, one_rank_has_another_option, one_rank_has_another_mesh, one_rank_has_no_data,
           another_mpi_started_it, loss_explodes, a_weight_is_nan, worker_is_killed, worker_is_killed_and_the_launcher_does_nothing,
-          worker_stands_still, one_rank_is_told_to_stop, one_rank_is_told_to_stop_before_the_first_step, one_rank_never_comes]
+          worker_stands_still, one_rank_is_told_to_stop, one_rank_is_told_to_stop_before_the_first_step, a_benchmark_is_told_to_stop,
+          one_rank_never_comes]
 
 
 def main():
