@@ -20,6 +20,27 @@ struct ndm_metrics {
     ndm_json json;
 };
 
+/* A run that a full disk or a crash ended may have left half a line, which would spoil the next one
+ * as well: it goes, if it can be one of ours. */
+static void end_last_line(const char *path, int fd)
+{
+    char tail[1 << 16];
+    int in = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    off_t size = in < 0 ? 0 : lseek(in, 0, SEEK_END); /* -1: a pipe */
+    off_t from = size > (off_t)sizeof tail ? size - (off_t)sizeof tail : 0;
+    ssize_t n = size > 0 ? pread(in, tail, sizeof tail, from) : 0, line = n;
+
+    if (in >= 0)
+        close(in);
+    while (line > 0 && tail[line - 1] != '\n')
+        line--;
+    if (line >= n)
+        return;
+    bool ours = tail[line] == '{' && (line > 0 || from == 0);
+    if ((!ours || ftruncate(fd, from + line) != 0) && write(fd, "\n", 1) < 0)
+        return; /* the next line tells */
+}
+
 ndm_status ndm_metrics_open(const char *path, bool append, ndm_metrics **metrics)
 {
     ndm_metrics *m = calloc(1, sizeof *m);
@@ -38,6 +59,8 @@ ndm_status ndm_metrics_open(const char *path, bool append, ndm_metrics **metrics
         free(m);
         NDM_FAIL(NDM_ERR_IO, "%s: cannot open for writing: %s", path, ndm_file_write_error(error));
     }
+    if (append)
+        end_last_line(path, m->fd);
     *metrics = m;
     return NDM_OK;
 }

@@ -84,6 +84,32 @@ static void lines_are_json(void **state)
     fclose(file);
 }
 
+/* What a crash left of a line goes before another is added; what cannot be a line of ours stays. */
+static void half_a_line_is_not_added_to(void **state)
+{
+    static const struct {
+        const char *left, *kept;
+    } cases[] = {{"{\"step\":1}\n{\"step\":2,\"lo", "{\"step\":1}\n{\"step\":"},
+                 {"{\"run\":{", "{\"step\":"},
+                 {"a note", "a note\n{\"step\":"},
+                 {"{\"step\":1}\n", "{\"step\":1}\n{\"step\":"}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *path = scratch_write("half.jsonl", cases[i].left, strlen(cases[i].left));
+        char text[4096] = {0};
+        ndm_metrics *m;
+        assert_int_equal(ndm_metrics_open(path, true, &m), NDM_OK);
+        assert_int_equal(ndm_metrics_step(m, &step), NDM_OK);
+        ndm_metrics_close(m);
+        FILE *file = fopen(path, "r");
+        assert_true(fread(text, 1, sizeof text - 1, file) > strlen(cases[i].kept));
+        fclose(file);
+        text[strlen(cases[i].kept)] = '\0';
+        assert_string_equal(text, cases[i].kept);
+    }
+}
+
 static void a_bad_path_is_named(void **state)
 {
     ndm_metrics *m;
@@ -158,11 +184,9 @@ static void times_and_silence(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lines_are_json),
-        cmocka_unit_test(a_bad_path_is_named),
-        cmocka_unit_test(pipes_are_written_if_read),
-        cmocka_unit_test(plain_progress),
-        cmocka_unit_test(times_and_silence),
+        cmocka_unit_test(lines_are_json),      cmocka_unit_test(half_a_line_is_not_added_to),
+        cmocka_unit_test(a_bad_path_is_named), cmocka_unit_test(pipes_are_written_if_read),
+        cmocka_unit_test(plain_progress),      cmocka_unit_test(times_and_silence),
     };
 
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
