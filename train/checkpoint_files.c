@@ -175,14 +175,20 @@ static ndm_status empty_folder(DIR *folder, const char *path)
     return NDM_OK;
 }
 
+/* A link goes, and what it leads to stays. */
 ndm_status ndm_checkpoint_remove(const char *path)
 {
-    DIR *folder = opendir(path);
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 
-    if (!folder && errno == ENOENT)
+    if (fd < 0 && (errno == ENOENT || ((errno == ENOTDIR || errno == ELOOP) && unlink(path) == 0)))
         return NDM_OK;
-    if (!folder)
-        NDM_FAIL(NDM_ERR_IO, "%s: cannot remove: %s", path, strerror(errno));
+    DIR *folder = fd < 0 ? NULL : fdopendir(fd);
+    if (!folder) {
+        int error = errno;
+        if (fd >= 0)
+            close(fd);
+        NDM_FAIL(NDM_ERR_IO, "%s: cannot remove: %s", path, strerror(error));
+    }
     ndm_status status = empty_folder(folder, path);
     closedir(folder);
     NDM_TRY(status);
@@ -213,21 +219,20 @@ static ndm_status retire(const char *folder, const char *name)
 
 ndm_status ndm_checkpoint_retain(const char *folder, int64_t keep, int64_t written)
 {
-    ndm_status status = NDM_OK;
     entry *entries;
     int64_t n, kept = 1; /* `written` is one of them */
 
     if (keep <= 0)
         return NDM_OK;
     NDM_TRY(list(folder, &entries, &n));
-    for (int64_t i = 0; i < n && status == NDM_OK; i++) {
+    for (int64_t i = 0; i < n; i++) {
         if (entries[i].step == written || !is_complete(folder, entries[i].name))
             continue;
-        if (kept++ >= keep)
-            status = retire(folder, entries[i].name);
+        if (kept++ >= keep && retire(folder, entries[i].name) != NDM_OK)
+            ndm_log(NDM_LOG_WARNING, "checkpoint", "%s", ndm_error_message());
     }
     free(entries);
-    return status;
+    return NDM_OK;
 }
 
 static bool is_temporary(const char *name)
@@ -240,19 +245,19 @@ static bool is_temporary(const char *name)
 
 static ndm_status sweep(DIR *folder, const char *path)
 {
-    ndm_status status = NDM_OK;
     struct dirent *e;
 
-    while (status == NDM_OK && (e = readdir(folder)) != NULL) {
+    while ((e = readdir(folder)) != NULL) {
         if (!is_temporary(e->d_name))
             continue;
         char *old = ndm_text_printf("%s/%s", path, e->d_name);
         if (!old)
             NDM_FAIL(NDM_ERR_MEMORY, "%s: no memory for a path", path);
-        status = ndm_checkpoint_remove(old);
+        if (ndm_checkpoint_remove(old) != NDM_OK)
+            ndm_log(NDM_LOG_WARNING, "checkpoint", "%s", ndm_error_message());
         free(old);
     }
-    return status;
+    return NDM_OK;
 }
 
 ndm_status ndm_checkpoint_sweep(const char *path)
@@ -276,7 +281,7 @@ static ndm_status replace(const char *temporary, const char *path)
 {
     if (rename(temporary, path) == 0)
         return NDM_OK;
-    if (errno != EEXIST && errno != ENOTEMPTY)
+    if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR)
         NDM_FAIL(NDM_ERR_IO, "%s: cannot be renamed to %s: %s", temporary, path, strerror(errno));
     if (renameat2(AT_FDCWD, temporary, AT_FDCWD, path, RENAME_EXCHANGE) == 0)
         return ndm_checkpoint_remove(temporary);

@@ -37,10 +37,11 @@ NDM_MUST_USE ndm_status ndm_checkpoint_check_complete(const char *path);
 NDM_MUST_USE ndm_status ndm_checkpoint_find_latest(const char *folder, int64_t *step,
                                                    char name[NDM_CHECKPOINT_NAME_BYTES]);
 
-/* Removes complete checkpoints until `keep` are left, lowest steps first, never `written`. */
+/* Removes complete checkpoints until `keep` are left, lowest steps first, never `written`. What
+ * cannot be removed is a warning: nothing that is saved depends on it. */
 NDM_MUST_USE ndm_status ndm_checkpoint_retain(const char *folder, int64_t keep, int64_t written);
 
-/* Removes the remains of unfinished saves. */
+/* Removes the remains of unfinished saves; likewise. */
 NDM_MUST_USE ndm_status ndm_checkpoint_sweep(const char *folder);
 
 /* Puts a written folder in place of `path`, which may exist; durable on return. */

@@ -176,6 +176,44 @@ static void retention_keeps_the_newest_and_the_written(void **state)
     drop(folder, names);
 }
 
+/* A checkpoint may be a link to where it was moved, or have something of a user's in it. */
+static void what_is_elsewhere_or_foreign_stays(void **state)
+{
+    static const char *const names[] = {"step-3", "step-4", NULL};
+    char *folder = fresh_folder("links"), *away = fresh_folder("away");
+    char *moved = path_of(away, "step-1"), *link = path_of(folder, "step-1");
+    char *notes = path_of(folder, "step-2/notes"), *left = path_of(folder, ".step-2.old.tmp");
+    char *kept = path_of(left, "notes"), *temporary = path_of(folder, ".step-3.tmp");
+    char *again = path_of(folder, "step-3");
+
+    (void)state;
+    make_checkpoint(away, "step-1", 1);
+    make_checkpoint(folder, "step-2", 2);
+    make_checkpoint(folder, "step-4", 4);
+    expect_ok(ndm_file_make_dirs(notes));
+    assert_int_equal(symlink(moved, link), 0);
+    expect_ok(ndm_checkpoint_retain(folder, 1, 4));
+    assert_false(is_there(folder, "step-1") || is_there(folder, ".step-1.old.tmp"));
+    assert_true(is_there(moved, "data"));
+    assert_false(is_there(folder, "step-2"));
+    expect_ok(ndm_checkpoint_sweep(folder));
+    assert_true(ndm_file_is_dir(kept));
+    assert_int_equal(symlink(moved, again), 0);
+    make_checkpoint(folder, ".step-3.tmp", 3);
+    expect_ok(ndm_checkpoint_publish(folder, temporary, again));
+    assert_true(is_there(moved, "data") && is_there(again, "data"));
+    assert_false(is_there(folder, ".step-3.tmp"));
+    assert_int_equal(rmdir(kept), 0);
+    expect_ok(ndm_checkpoint_sweep(folder));
+    assert_false(ndm_file_exists(left));
+    expect_ok(ndm_checkpoint_remove(moved));
+    assert_int_equal(rmdir(away), 0);
+    char *const paths[] = {away, moved, link, notes, left, kept, temporary, again};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        free(paths[i]);
+    drop(folder, names);
+}
+
 static void publishing_replaces_what_is_there(void **state)
 {
     static const char *const names[] = {"step-5", NULL};
@@ -442,6 +480,7 @@ int main(void)
         cmocka_unit_test(the_newest_is_the_highest_number),
         cmocka_unit_test(a_folder_that_is_not_there_has_none),
         cmocka_unit_test(retention_keeps_the_newest_and_the_written),
+        cmocka_unit_test(what_is_elsewhere_or_foreign_stays),
         cmocka_unit_test(publishing_replaces_what_is_there),
         cmocka_unit_test(sweeping_takes_unfinished_saves_alone),
         cmocka_unit_test(too_little_room_is_told_with_numbers),
