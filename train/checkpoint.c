@@ -156,10 +156,10 @@ static bool join_in_time(ndm_saver *s)
 
     if (!s->has_thread)
         return true;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += s->context->device->options.timeout_ns / 1000000000;
     s->has_thread = false;
-    if (pthread_timedjoin_np(s->thread, NULL, &until) == 0)
+    if (pthread_clockjoin_np(s->thread, NULL, CLOCK_MONOTONIC, &until) == 0)
         return true;
     pthread_detach(s->thread);
     return false;
