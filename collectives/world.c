@@ -204,7 +204,8 @@ static void part(ndm_world *world)
 {
     ndm_collective_args barrier = {.kind = NDM_BARRIER};
 
-    if (!world->p2p || ndm_comm_host_run(world->comm, &barrier) != NDM_OK)
+    if (!world->p2p || ndm_world_mpi_is_gone() ||
+        ndm_comm_host_run(world->comm, &barrier) != NDM_OK)
         return;
     ndm_p2p_drain(world->p2p);
     ndm_world_leave_mpi(world);

@@ -39,6 +39,7 @@ NDM_MUST_USE ndm_status ndm_world_join_sim(ndm_world *world, const ndm_world_opt
 
 /* Finalises MPI if join initialised it; the ranks have met before. */
 void ndm_world_leave_mpi(ndm_world *world);
+bool ndm_world_mpi_is_gone(void); /* finalised: nothing may be sent any more */
 
 /* launcher.c: started by something that starts MPI ranks? */
 bool ndm_launcher_present(void);

@@ -33,7 +33,9 @@ static ndm_status init(bool *ours)
 
     MPI_Finalized(&finalised);
     if (finalised)
-        NDM_FAIL(NDM_ERR_STATE, "comm: MPI has been finalised: a process joins an MPI world once");
+        NDM_FAIL(NDM_ERR_STATE,
+                 "comm: MPI has been finalised: a process joins an MPI world once; for several "
+                 "contexts one after the other, let the program initialise and finalise MPI");
     MPI_Initialized(&initialised);
     *ours = !initialised;
     if (initialised)
@@ -77,6 +79,18 @@ static ndm_status check_tags(void)
     return NDM_OK;
 }
 
+/* A group whose ranks all talk to each other, of an MPI that is there. */
+static ndm_status check_given(MPI_Comm comm)
+{
+    int inter = 0;
+
+    if (comm == MPI_COMM_NULL)
+        NDM_FAIL(NDM_ERR_USAGE, "comm: the MPI communicator handed in is MPI_COMM_NULL");
+    if (MPI_Comm_test_inter(comm, &inter) != MPI_SUCCESS || inter)
+        NDM_FAIL(NDM_ERR_USAGE, "comm: the MPI communicator handed in is no intracommunicator");
+    return NDM_OK;
+}
+
 static ndm_status attach(ndm_world *world, const ndm_world_options *options, bool ours)
 {
     ndm_p2p *p2p = world->p2p;
@@ -86,6 +100,7 @@ static ndm_status attach(ndm_world *world, const ndm_world_options *options, boo
     p2p->any_thread = level >= MPI_THREAD_SERIALIZED;
     p2p->message_limit = MESSAGE_LIMIT;
     p2p->comm = options->mpi_comm ? *(const MPI_Comm *)options->mpi_comm : MPI_COMM_WORLD;
+    NDM_TRY(check_given(p2p->comm));
     MPI_Comm_size(p2p->comm, &size);
     MPI_Comm_rank(p2p->comm, &rank);
     world->rank = rank;
@@ -113,6 +128,14 @@ ndm_status ndm_world_join_mpi(ndm_world *world, const ndm_world_options *options
     if (status != NDM_OK && ours && world->size == 1)
         MPI_Finalize();
     return status;
+}
+
+bool ndm_world_mpi_is_gone(void)
+{
+    int finalised = 0;
+
+    MPI_Finalized(&finalised);
+    return finalised != 0;
 }
 
 /* Between nodes, MPICH 4.0's finalisation can wait for ever for a peer's disconnection. An

@@ -77,6 +77,11 @@ typedef struct ndm_context_options {
  * @param options      NULL = defaults
  * @param context      receives the context; destroy with ndm_context_destroy()
  *
+ * MPI is initialised here if the program has not done so, and then it is finalised with the
+ * context, or when making it failed: a process joins an MPI world once. A program that makes
+ * several contexts, one after the other or side by side, initialises and finalises MPI itself
+ * (interop_mpi.h).
+ *
  * Collective over: world. On failure all ranks fail with the same message.
  * @retval NDM_ERR_CONFIG    the mesh breaks a rule, timeout_s is not above 0, the world has another
  *                           number of ranks than `ranks`, or device_index or compute_stream are
@@ -89,7 +94,7 @@ NDM_API NDM_MUST_USE ndm_status ndm_context_create(const ndm_parallelism_config 
                                                    ndm_context **context);
 
 /** Frees everything; models, units and optimizers of the context must be gone. Collective over:
- * world. NULL is fine. */
+ * world, unless MPI has been finalised before. NULL is fine. */
 NDM_API void ndm_context_destroy(ndm_context *context);
 
 /** After a failure: leaves, together with the other ranks if they come within two seconds, as they

@@ -20,8 +20,9 @@ extern "C" {
  * @param comm     an intracommunicator of an MPI that the program has initialised, with
  *                 MPI_THREAD_SERIALIZED or more where ndmesh shall use a thread of its own
  *                 (progress_thread). Read by ndm_context_create(), which duplicates it: no message
- *                 of ndmesh meets one of the program. Not owned; the program finalises MPI, after
- *                 ndm_context_destroy().
+ *                 of ndmesh meets one of the program. Not owned: it may be freed after that. The
+ *                 program finalises MPI, after ndm_context_destroy(). MPI_COMM_NULL and
+ *                 intercommunicators are NDM_ERR_USAGE
  */
 static inline void ndm_context_options_take_mpi(ndm_context_options *options, const MPI_Comm *comm)
 {

@@ -22,6 +22,9 @@ expect() {
 expect 0 '^rank 0 of 1, mpi 0$' 1 "$program"
 expect 0 '^rank [01] of 2, mpi 1$' 2 "$mpiexec" -n 2 "$program"
 expect 0 '^rank 1 of 2, mpi 1$' 2 "$mpiexec" -n 4 "$program" given
+expect 2 'handed in is MPI_COMM_NULL$' 2 "$mpiexec" -n 2 "$program" null
+expect 2 'handed in is no intracommunicator$' 2 "$mpiexec" -n 2 "$program" inter
+expect 0 '^rank 0 of 1, mpi 1$' 2 "$mpiexec" -n 2 "$program" gone
 expect 4 "started by Open MPI's mpiexec (4 ranks).*use mpiexec.mpich" 1 \
     env OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=0 "$program"
 expect 4 'Slurm started 4 tasks.*use srun --mpi=pmi2' 1 \
