@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "core/error.h"
 #include "device/turn.h"
 #include "device/wait.h"
 
@@ -21,6 +22,7 @@ struct ndm_host_stream {
     ndm_task *head, *tail;
     uint64_t submitted, completed;
     ndm_status failed; /* sticky: once a task has failed, so has everything behind it */
+    ndm_error error;   /* its message, for whoever asks later, in any thread */
     ndm_host_stream *next;
 };
 
@@ -51,8 +53,15 @@ static void leave(ndm_device *device)
 static ndm_status failure_of(const ndm_host_stream *s)
 {
     if (s->failed)
-        ndm_host_helper_explain(host_device(s->base.device));
+        ndm_error_restore(&s->error);
     return s->failed;
+}
+
+static ndm_status fail(ndm_host_stream *s, ndm_status status)
+{
+    s->failed = status;
+    ndm_error_keep(&s->error);
+    return status;
 }
 
 ndm_status ndm_host_stream_create(ndm_device *device, ndm_stream_kind kind, ndm_stream **stream)
@@ -124,7 +133,9 @@ static ndm_status advance(ndm_host_stream *s)
         return failure_of(s);
     enter(s->base.device);
     while (done && s->head && !s->failed) {
-        s->failed = advance_head(s, &done);
+        ndm_status status = advance_head(s, &done);
+        if (status != NDM_OK)
+            (void)!fail(s, status);
         if (done || s->failed)
             drop_head(s);
     }
@@ -193,9 +204,9 @@ static ndm_status fail_deadline(ndm_host_stream *s)
     char text[512];
 
     describe_wait(s, text, sizeof text);
-    s->failed = NDM_ERR_TIMEOUT;
-    NDM_FAIL(NDM_ERR_TIMEOUT, "stream %s: %s (after %.3g s)", s->base.name, text,
-             (double)s->base.device->options.timeout_ns * 1e-9);
+    return fail(s, ndm_error_set(NDM_ERR_TIMEOUT, __FILE__, __LINE__,
+                                 "stream %s: %s (after %.3g s)", s->base.name, text,
+                                 (double)s->base.device->options.timeout_ns * 1e-9));
 }
 
 /* Advances all queues until `s` has completed `at` tasks, or a queue or the deadline fails it. */

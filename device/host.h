@@ -24,9 +24,8 @@ typedef struct ndm_host_device {
     ndm_host_helper *helper; /* NULL = none */
 } ndm_host_device;
 
-/* turn.c: a queue has work; and the message of what failed in the helper, for this thread. */
+/* turn.c: a queue has work. */
 void ndm_host_helper_wake(ndm_host_device *device);
-void ndm_host_helper_explain(const ndm_host_device *device);
 
 /* The stream and event operations of ndm_device_ops for these worlds. */
 ndm_status ndm_host_stream_create(ndm_device *device, ndm_stream_kind kind, ndm_stream **stream);

@@ -11,7 +11,6 @@
 #include <time.h>
 
 #include "core/clock.h"
-#include "core/error.h"
 #include "device/host.h"
 
 /* Between two looks: a small part of a core, which kernels want, and not longer than sockets can
@@ -29,7 +28,6 @@ struct ndm_host_helper {
     ndm_device *device;
     bool stop;         /* guarded by the turn */
     ndm_status failed; /* likewise; what advancing returned at last */
-    ndm_error error;
 };
 
 /* A thread that took no turn because there was no helper has none to give. */
@@ -83,8 +81,6 @@ static void look(ndm_host_helper *h)
     bool busy = true;
 
     h->failed = ndm_host_progress(h->device, &busy);
-    if (h->failed != NDM_OK)
-        ndm_error_keep(&h->error);
     while (!h->stop && (!busy || h->failed != NDM_OK)) {
         pthread_cond_wait(&h->work, &turn);
         busy = true;
@@ -157,10 +153,4 @@ void ndm_host_helper_wake(ndm_host_device *device)
 {
     if (device->helper)
         pthread_cond_signal(&device->helper->work);
-}
-
-void ndm_host_helper_explain(const ndm_host_device *device)
-{
-    if (device->helper && device->helper->failed != NDM_OK)
-        ndm_error_restore(&device->helper->error);
 }

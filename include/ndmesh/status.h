@@ -55,8 +55,8 @@ NDM_API const char *ndm_status_name(ndm_status status);
 /** Exit code of the command line for a status (see the codes above; 0 for NDM_OK). */
 NDM_API int ndm_status_exit_code(ndm_status status);
 
-/** Message of the last failure on this thread: one line without a newline, "" if none. Valid until
- * the next failing call. */
+/** Message of the last failure on this thread (also where another thread met it first): one line
+ * without a newline, "" if none. Valid until the next failing call. */
 NDM_API const char *ndm_error_message(void);
 
 /** "file:line" of the source that detected the last failure on this thread. */
