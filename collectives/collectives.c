@@ -41,15 +41,21 @@ static int64_t received_bytes(const ndm_comm *comm, const ndm_collective_args *a
     return 0;
 }
 
-static ndm_status check(const ndm_comm *comm, const ndm_collective_args *a)
+static ndm_status check(const ndm_comm *comm, const ndm_collective_args *a,
+                        const ndm_stream *stream)
 {
     const char *name = ndm_collective_name(a->kind);
 
+    if (!stream)
+        NDM_FAIL(NDM_ERR_USAGE, "comm: %s on %s: the stream is NULL", name, comm->name);
     if (a->count < 0)
         NDM_FAIL(NDM_ERR_USAGE, "comm: %s on %s: count %lld is negative", name, comm->name,
                  (long long)a->count);
     if ((unsigned)a->dtype >= NDM_DTYPE_COUNT)
         NDM_FAIL(NDM_ERR_USAGE, "comm: %s on %s: there is no type %d", name, comm->name, a->dtype);
+    if (a->count > INT64_MAX / 16 / comm->size)
+        NDM_FAIL(NDM_ERR_USAGE, "comm: %s on %s: count %lld is too large", name, comm->name,
+                 (long long)a->count);
     if (a->count > 0 && (!a->send || !a->recv))
         NDM_FAIL(NDM_ERR_USAGE, "comm: %s on %s: a buffer of %lld elements is NULL", name,
                  comm->name, (long long)a->count);
@@ -65,6 +71,8 @@ static ndm_status check(const ndm_comm *comm, const ndm_collective_args *a)
 static ndm_status check_reduction(const ndm_comm *comm, const ndm_collective_args *a)
 {
     const char *name = ndm_collective_name(a->kind);
+    if (!comm)
+        return NDM_OK; /* issue() says so */
     bool half = a->dtype == NDM_BF16 || a->dtype == NDM_F16;
 
     if ((unsigned)a->dtype >= NDM_DTYPE_COUNT || !ndm_reduce_supports(a->dtype))
@@ -82,9 +90,12 @@ static ndm_status check_reduction(const ndm_comm *comm, const ndm_collective_arg
 
 static ndm_status issue(ndm_comm *comm, const ndm_collective_args *args, ndm_stream *stream)
 {
+    if (!comm)
+        NDM_FAIL(NDM_ERR_USAGE, "comm: %s: the communicator is NULL",
+                 ndm_collective_name(args->kind));
+    NDM_TRY(check(comm, args, stream));
     ndm_comms *owner = comm->owner;
 
-    NDM_TRY(check(comm, args));
     if (owner->observer) {
         ndm_collective_call call = {args->kind, comm, args->count, args->dtype, stream->name};
         owner->observer(owner->observer_user, &call);
@@ -152,7 +163,7 @@ ndm_status ndm_all_to_all(ndm_comm *comm, const void *send, void *recv, int64_t 
                                 .dtype = dtype,
                                 .recv_dtype = dtype};
 
-    if (count > 0 && send && send == recv)
+    if (comm && count > 0 && send && send == recv)
         NDM_FAIL(NDM_ERR_USAGE, "comm: all_to_all on %s: send and recv are one buffer", comm->name);
     return issue(comm, &args, stream);
 }
@@ -195,25 +206,25 @@ ndm_status ndm_barrier(ndm_comm *comm, ndm_stream *stream)
 
 int64_t ndm_comm_size(const ndm_comm *comm)
 {
-    return comm->size;
+    return comm ? comm->size : 0;
 }
 
 int64_t ndm_comm_index(const ndm_comm *comm)
 {
-    return comm->index;
+    return comm ? comm->index : 0;
 }
 
 int64_t ndm_comm_world_rank(const ndm_comm *comm, int64_t index)
 {
-    return comm->ranks[index];
+    return comm && index >= 0 && index < comm->size ? comm->ranks[index] : -1;
 }
 
 const char *ndm_comm_name(const ndm_comm *comm)
 {
-    return comm->name;
+    return comm ? comm->name : NULL;
 }
 
 ndm_comm_stats ndm_comm_statistics(const ndm_comm *comm)
 {
-    return comm->stats;
+    return comm ? comm->stats : (ndm_comm_stats){0};
 }

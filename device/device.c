@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/given.h"
 #include "core/module.h"
 #include "device/turn.h"
 
@@ -161,7 +162,7 @@ void ndm_device_destroy(ndm_device *device)
 
 const char *ndm_device_name(const ndm_device *device)
 {
-    return device->ops->name;
+    return device ? device->ops->name : NULL;
 }
 
 /* ---- memory ------------------------------------------------------------------------------- */
@@ -170,7 +171,8 @@ const char *ndm_memory_kind_name(ndm_memory_kind kind)
 {
     static const char *const names[NDM_MEMORY_KIND_COUNT] = {
         "weights", "gathered", "gradients", "optimizer", "activations", "workspace", "comm"};
-    return names[kind];
+
+    return (unsigned)kind < NDM_MEMORY_KIND_COUNT ? names[kind] : "unknown";
 }
 
 static size_t slot_of(const struct ndm_allocation *t, const void *memory)
@@ -272,6 +274,10 @@ static ndm_status allocate(ndm_device *device, int64_t bytes, ndm_memory_kind ki
 /* Collectives allocate too, and they may run in a helper thread. */
 ndm_status ndm_device_alloc(ndm_device *device, int64_t bytes, ndm_memory_kind kind, void **memory)
 {
+    NDM_NEED(device);
+    NDM_NEED(memory);
+    if ((unsigned)kind >= NDM_MEMORY_KIND_COUNT)
+        NDM_FAIL(NDM_ERR_USAGE, "device: there is no kind %d of memory", kind);
     ndm_turn_take();
     ndm_status status = allocate(device, bytes, kind, memory);
     ndm_turn_give();
@@ -280,7 +286,7 @@ ndm_status ndm_device_alloc(ndm_device *device, int64_t bytes, ndm_memory_kind k
 
 void ndm_device_free(ndm_device *device, void *memory)
 {
-    if (!memory)
+    if (!device || !memory)
         return;
     ndm_turn_take();
     entry e = table_remove(device->allocations, memory);
@@ -291,7 +297,7 @@ void ndm_device_free(ndm_device *device, void *memory)
 
 ndm_memory_stats ndm_device_memory(const ndm_device *device)
 {
-    return device->memory;
+    return device ? device->memory : (ndm_memory_stats){0};
 }
 
 bool ndm_device_pool(const ndm_device *device, ndm_memory_pool *pool)
@@ -304,6 +310,8 @@ bool ndm_device_pool(const ndm_device *device, ndm_memory_pool *pool)
 
 void ndm_device_reset_peak(ndm_device *device)
 {
+    if (!device)
+        return;
     ndm_memory_stats *m = &device->memory;
 
     memcpy(m->peak_bytes, m->live_bytes, sizeof m->peak_bytes);
@@ -315,19 +323,33 @@ void ndm_device_reset_peak(ndm_device *device)
 ndm_status ndm_copy(ndm_stream *stream, void *dst, const void *src, int64_t bytes,
                     ndm_copy_kind kind)
 {
+    NDM_NEED(stream);
+    if (bytes < 0 || (unsigned)kind > NDM_DEVICE_TO_DEVICE)
+        NDM_FAIL(NDM_ERR_USAGE, "device: a copy of %lld bytes, of kind %d", (long long)bytes, kind);
+    if (bytes > 0 && (!dst || !src))
+        NDM_FAIL(NDM_ERR_USAGE, "device: a copy of %lld bytes %s NULL", (long long)bytes,
+                 dst ? "from" : "to");
     return bytes > 0 ? stream->device->ops->copy(stream, dst, src, bytes, kind) : NDM_OK;
 }
 
 ndm_status ndm_zero(ndm_stream *stream, void *memory, int64_t bytes)
 {
+    NDM_NEED(stream);
+    if (bytes < 0 || (bytes > 0 && !memory))
+        NDM_FAIL(NDM_ERR_USAGE, "device: %lld bytes to zero at %s", (long long)bytes,
+                 memory ? "an address" : "NULL");
     return bytes > 0 ? stream->device->ops->zero(stream, memory, bytes) : NDM_OK;
 }
 
 ndm_status ndm_stream_create(ndm_device *device, ndm_stream_kind kind, const char *name,
                              ndm_stream **stream)
 {
+    NDM_NEED(device);
+    NDM_NEED(stream);
+    if ((unsigned)kind > NDM_STREAM_COMM)
+        NDM_FAIL(NDM_ERR_USAGE, "device: there is no kind %d of streams", kind);
     NDM_TRY(device->ops->stream_create(device, kind, stream));
-    snprintf((*stream)->name, sizeof(*stream)->name, "%s", name);
+    snprintf((*stream)->name, sizeof(*stream)->name, "%s", name ? name : "");
     return NDM_OK;
 }
 
@@ -339,29 +361,32 @@ void ndm_stream_destroy(ndm_stream *stream)
 
 ndm_device *ndm_stream_device(const ndm_stream *stream)
 {
-    return stream->device;
+    return stream ? stream->device : NULL;
 }
 
 void *ndm_stream_native(const ndm_stream *stream)
 {
-    const ndm_device_ops *ops = stream->device->ops;
+    bool has = stream && stream->device->ops->stream_native;
 
-    return ops->stream_native ? ops->stream_native(stream) : NULL;
+    return has ? stream->device->ops->stream_native(stream) : NULL;
 }
 
 ndm_status ndm_stream_wait(ndm_stream *stream, ndm_event *event)
 {
+    NDM_NEED(stream);
+    NDM_NEED(event);
     return stream->device->ops->stream_wait(stream, event);
 }
 
 ndm_status ndm_stream_synchronize(ndm_stream *stream)
 {
+    NDM_NEED(stream);
     return stream->device->ops->stream_synchronize(stream);
 }
 
 int64_t ndm_stream_waited_ns(const ndm_stream *stream)
 {
-    return stream->waited_ns;
+    return stream ? stream->waited_ns : 0;
 }
 
 ndm_status ndm_stream_launch(ndm_stream *stream, const ndm_launch *launch)
@@ -374,6 +399,8 @@ ndm_status ndm_stream_launch(ndm_stream *stream, const ndm_launch *launch)
 
 ndm_status ndm_event_create(ndm_device *device, ndm_event **event)
 {
+    NDM_NEED(device);
+    NDM_NEED(event);
     return device->ops->event_create(device, event);
 }
 
@@ -385,11 +412,15 @@ void ndm_event_destroy(ndm_event *event)
 
 ndm_status ndm_event_record(ndm_event *event, ndm_stream *stream)
 {
+    NDM_NEED(event);
+    NDM_NEED(stream);
     return event->device->ops->event_record(event, stream);
 }
 
 ndm_status ndm_event_query(ndm_event *event, bool *done)
 {
+    NDM_NEED(event);
+    NDM_NEED(done);
     return event->device->ops->event_query(event, done);
 }
 

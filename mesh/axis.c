@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/given.h"
 #include "core/text.h"
 #include <ndmesh/mesh.h>
 
@@ -80,6 +81,8 @@ static ndm_status refuse(const char *text)
 
 ndm_status ndm_axis_set_parse(const char *text, ndm_axis_set *axes)
 {
+    NDM_NEED(text);
+    NDM_NEED(axes);
     char name[MAX_NAME];
     ndm_axis_set set = 0;
     bool valid = normalise(text, name);
@@ -101,6 +104,8 @@ ndm_status ndm_axis_set_parse(const char *text, ndm_axis_set *axes)
 const char *ndm_axis_set_name(ndm_axis_set axes, char *buffer, size_t buffer_bytes)
 {
     size_t used = 0;
+    if (buffer == NULL || buffer_bytes == 0)
+        return "";
     if (axes == 0 || axes == NDM_AXES_ALL) {
         snprintf(buffer, buffer_bytes, "%s", axes == 0 ? "self" : "world");
         return buffer;

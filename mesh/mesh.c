@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/given.h"
 #include "core/sized.h"
 #include "mesh/shape.h"
 #include <ndmesh/mesh.h>
@@ -66,8 +67,12 @@ ndm_status ndm_mesh_create(const ndm_parallelism_config *config, int64_t world, 
 {
     int64_t size[NDM_AXIS_COUNT];
     ndm_parallelism_config mine;
+    NDM_NEED(mesh);
     NDM_TRY(NDM_SIZED_TAKE(ndm_parallelism_config, &mine, NDM_PARALLELISM_CONFIG_INIT, config));
     NDM_TRY(ndm_shape_resolve(&mine, world, size));
+    if (mine.order != NULL && mine.n_order != 0 && mine.n_order != world)
+        NDM_FAIL(NDM_ERR_CONFIG, "mesh: an order of %" PRId64 " ranks for a world of %" PRId64,
+                 mine.n_order, world);
     ndm_mesh *m = calloc(1, sizeof *m);
     if (m == NULL)
         NDM_FAIL(NDM_ERR_MEMORY, "mesh: no memory for a mesh of %" PRId64 " ranks", world);
@@ -96,20 +101,31 @@ void ndm_mesh_destroy(ndm_mesh *mesh)
     free(mesh);
 }
 
+static bool is_axis(ndm_axis axis)
+{
+    return (unsigned)axis < NDM_AXIS_COUNT;
+}
+
+/* Ranks and positions are both 0..world-1. */
+static bool is_place(const ndm_mesh *mesh, int64_t place)
+{
+    return mesh != NULL && place >= 0 && place < mesh->world;
+}
+
 int64_t ndm_mesh_world(const ndm_mesh *mesh)
 {
-    return mesh->world;
+    return mesh != NULL ? mesh->world : 0;
 }
 
 int64_t ndm_mesh_axis_size(const ndm_mesh *mesh, ndm_axis axis)
 {
-    return mesh->size[axis];
+    return mesh != NULL && is_axis(axis) ? mesh->size[axis] : 0;
 }
 
 int64_t ndm_mesh_size(const ndm_mesh *mesh, ndm_axis_set axes)
 {
-    int64_t n = 1;
-    for (int a = 0; a < NDM_AXIS_COUNT; a++)
+    int64_t n = mesh != NULL;
+    for (int a = 0; mesh != NULL && a < NDM_AXIS_COUNT; a++)
         if ((axes & (1u << a)) != 0)
             n *= mesh->size[a];
     return n;
@@ -117,11 +133,15 @@ int64_t ndm_mesh_size(const ndm_mesh *mesh, ndm_axis_set axes)
 
 int64_t ndm_mesh_position(const ndm_mesh *mesh, int64_t rank)
 {
+    if (!is_place(mesh, rank))
+        return -1;
     return mesh->position_of != NULL ? mesh->position_of[rank] : rank;
 }
 
 int64_t ndm_mesh_rank_at(const ndm_mesh *mesh, int64_t position)
 {
+    if (!is_place(mesh, position))
+        return -1;
     return mesh->rank_at != NULL ? mesh->rank_at[position] : position;
 }
 
@@ -132,12 +152,19 @@ static int64_t coord_at(const ndm_mesh *mesh, int64_t position, int axis)
 
 int64_t ndm_mesh_coord(const ndm_mesh *mesh, int64_t rank, ndm_axis axis)
 {
+    if (!is_place(mesh, rank) || !is_axis(axis))
+        return -1;
     return coord_at(mesh, ndm_mesh_position(mesh, rank), (int)axis);
 }
 
 int64_t ndm_mesh_rank(const ndm_mesh *mesh, const int64_t *coords)
 {
     int64_t position = 0;
+    if (mesh == NULL || coords == NULL)
+        return -1;
+    for (int a = 0; a < NDM_AXIS_COUNT; a++)
+        if (coords[a] < 0 || coords[a] >= mesh->size[a])
+            return -1;
     for (int a = 0; a < NDM_AXIS_COUNT; a++)
         position += coords[a] * mesh->stride[a];
     return ndm_mesh_rank_at(mesh, position);
@@ -147,6 +174,8 @@ ndm_group ndm_mesh_group(const ndm_mesh *mesh, ndm_axis_set axes, int64_t rank)
 {
     int64_t position = ndm_mesh_position(mesh, rank);
     ndm_group group = {axes, 1, 0};
+    if (position < 0)
+        return (ndm_group){axes, 0, 0};
     for (int a = 0; a < NDM_AXIS_COUNT; a++) {
         if ((axes & (1u << a)) == 0)
             continue;
@@ -172,6 +201,8 @@ static int64_t member_position(const ndm_mesh *mesh, ndm_axis_set axes, int64_t 
 int64_t ndm_mesh_member(const ndm_mesh *mesh, ndm_axis_set axes, int64_t rank, int64_t i)
 {
     int64_t position = ndm_mesh_position(mesh, rank);
+    if (position < 0 || i < 0 || i >= ndm_mesh_size(mesh, axes))
+        return -1;
     return ndm_mesh_rank_at(mesh, member_position(mesh, axes, position, i));
 }
 
@@ -179,6 +210,8 @@ void ndm_mesh_members(const ndm_mesh *mesh, ndm_axis_set axes, int64_t rank, int
 {
     int64_t n = ndm_mesh_size(mesh, axes);
     int64_t position = ndm_mesh_position(mesh, rank);
+    if (position < 0 || ranks == NULL)
+        return;
     for (int64_t i = 0; i < n; i++)
         ranks[i] = ndm_mesh_rank_at(mesh, member_position(mesh, axes, position, i));
 }

@@ -43,6 +43,9 @@ static ndm_status check_token(const ndm_model *m, const ndm_batch *b, int64_t se
 
 ndm_status ndm_model_check_batch(const ndm_model *model, const ndm_batch *batch, int64_t sequences)
 {
+    if (!batch || !batch->inputs || !batch->targets)
+        NDM_FAIL(NDM_ERR_USAGE, "%s NULL",
+                 !batch ? "the batch is" : "inputs or targets of the batch are");
     if (batch->sequences != sequences)
         NDM_FAIL(NDM_ERR_USAGE, "a batch of %lld sequences; %lld are needed",
                  (long long)batch->sequences, (long long)sequences);

@@ -172,6 +172,8 @@ static bool opens_unit(const ndm_model *m, int64_t b)
 
 void ndm_model_describe(const ndm_model *model, int64_t block, ndm_traffic_fn emit, void *user)
 {
+    if (!model || !emit)
+        return;
     int64_t first = block < 0 ? 0 : block, last = block < 0 ? model->n_blocks - 1 : block;
 
     for (int64_t b = first; b <= last && b < model->n_blocks; b++) {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/file.h"
+#include "core/given.h"
 #include "core/log.h"
 #include "model/model.h"
 
@@ -150,6 +151,8 @@ ndm_status ndm_model_change(ndm_model *model)
 
 ndm_status ndm_model_load(ndm_model *model, const char *folder)
 {
+    NDM_NEED(model);
+    NDM_NEED(folder);
     NDM_TRY(ndm_model_change(model));
     return ndm_context_agree(model->context, load(model, folder));
 }
@@ -160,6 +163,7 @@ ndm_status ndm_model_from_pretrained(ndm_context *context, const char *folder,
 {
     ndm_model *m;
 
+    NDM_NEED(model);
     NDM_TRY(ndm_model_create(context, folder, fsdp, options, &m));
     ndm_status status = ndm_model_load(m, folder);
     if (status != NDM_OK) {
@@ -300,12 +304,25 @@ ndm_status ndm_model_write_config(const ndm_model *m, const char *folder, ndm_dt
     return ndm_model_write_companions(m->folder, folder);
 }
 
+static ndm_status check_saved_as(ndm_dtype dtype, int64_t shard_bytes)
+{
+    if (dtype != NDM_F32 && dtype != NDM_BF16 && dtype != NDM_F16)
+        NDM_FAIL(NDM_ERR_USAGE, "weights are saved in fp32, bf16 or fp16, not in type %d", dtype);
+    if (shard_bytes < 0)
+        NDM_FAIL(NDM_ERR_USAGE, "weights in shards of %lld bytes; 0 is one file",
+                 (long long)shard_bytes);
+    return NDM_OK;
+}
+
 ndm_status ndm_model_save(ndm_model *model, const char *folder, ndm_dtype dtype,
                           int64_t shard_bytes)
 {
+    NDM_NEED(model);
+    NDM_NEED(folder);
     ndm_dtype out = dtype == NDM_DTYPE_COUNT ? model->config.dtype : dtype;
     bool first = ndm_context_rank(model->context) == 0;
 
+    NDM_TRY(check_saved_as(out, shard_bytes));
     NDM_TRY(write_files(model, &(ndm_model_files){folder, "model", "", out, shard_bytes},
                         NDM_UNIT_WEIGHTS, true));
     return ndm_context_agree(model->context,
@@ -334,6 +351,8 @@ ndm_status ndm_model_save_grads(ndm_model *model, const char *file)
 {
     char *folder, *stem;
 
+    NDM_NEED(model);
+    NDM_NEED(file);
     NDM_TRY(ndm_model_split_path(file, &folder, &stem));
     ndm_status status = write_files(model, &(ndm_model_files){folder, stem, "", NDM_F32, 0},
                                     NDM_UNIT_GRADS, false);

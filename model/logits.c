@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "core/file.h"
+#include "core/given.h"
 #include "model/model.h"
 
 static bool has_first_sequence(const ndm_model *m)
@@ -75,6 +76,8 @@ static ndm_status plan(const ndm_model *m, const char *file, char **folder,
 
 ndm_status ndm_model_save_logits(ndm_model *model, const ndm_batch *batch, const char *file)
 {
+    NDM_NEED(model);
+    NDM_NEED(file);
     ndm_context *c = model->context;
     ndm_safetensors_writer *writer = NULL;
     char *folder = NULL;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/file.h"
+#include "core/given.h"
 #include "core/log.h"
 #include "core/sized.h"
 #include "model/model.h"
@@ -133,6 +134,9 @@ ndm_status ndm_model_create(ndm_context *context, const char *model_name,
     ndm_fsdp_config sharding;
     ndm_model *m;
 
+    NDM_NEED(context);
+    NDM_NEED(model_name);
+    NDM_NEED(model);
     NDM_TRY(NDM_SIZED_TAKE(ndm_model_options, &own, NDM_MODEL_OPTIONS_INIT, options));
     NDM_TRY(NDM_SIZED_TAKE(ndm_fsdp_config, &sharding, NDM_FSDP_CONFIG_INIT, fsdp));
     m = calloc(1, sizeof *m);
@@ -166,6 +170,7 @@ void ndm_model_destroy(ndm_model *m)
 
 ndm_status ndm_model_init(ndm_model *model, uint64_t seed)
 {
+    NDM_NEED(model);
     for (int64_t i = 0; i < model->n_units; i++)
         NDM_TRY(ndm_unit_init(model->units[i], seed));
     return NDM_OK;
@@ -335,18 +340,22 @@ static ndm_status agree_on_batch(ndm_model *m, const ndm_batch *batch)
 
 ndm_status ndm_model_train(ndm_model *model, const ndm_batch *batch, double grad_scale)
 {
+    NDM_NEED(model);
     NDM_TRY(agree_on_batch(model, batch));
     return ndm_model_train_agreed(model, batch, grad_scale);
 }
 
 ndm_status ndm_model_evaluate(ndm_model *model, const ndm_batch *batch)
 {
+    NDM_NEED(model);
     NDM_TRY(agree_on_batch(model, batch));
     return ndm_model_evaluate_agreed(model, batch);
 }
 
 ndm_status ndm_model_take_loss(ndm_model *model, double *sum)
 {
+    NDM_NEED(model);
+    NDM_NEED(sum);
     ndm_stream *stream = model->context->compute;
 
     NDM_TRY(ndm_copy(stream, sum, model->loss, (int64_t)sizeof *sum, NDM_DEVICE_TO_HOST));
@@ -358,32 +367,35 @@ ndm_status ndm_model_take_loss(ndm_model *model, double *sum)
 
 ndm_unit *const *ndm_model_units(const ndm_model *model, int64_t *n)
 {
-    *n = model->n_units;
-    return model->units;
+    if (n)
+        *n = model ? model->n_units : 0;
+    return model ? model->units : NULL;
 }
 
 int64_t ndm_model_parameters(const ndm_model *model)
 {
-    return ndm_model_config_parameters(&model->config);
+    return model ? ndm_model_config_parameters(&model->config) : 0;
 }
 
 int64_t ndm_model_vocab(const ndm_model *model)
 {
-    return model->config.vocab;
+    return model ? model->config.vocab : 0;
 }
 
 const ndm_model_options *ndm_model_get_options(const ndm_model *model)
 {
-    return &model->options;
+    return model ? &model->options : NULL;
 }
 
 ndm_context *ndm_model_context(const ndm_model *model)
 {
-    return model->context;
+    return model ? model->context : NULL;
 }
 
 double ndm_model_flops_per_token(const ndm_model *m)
 {
+    if (!m)
+        return 0.0;
     const ndm_model_config *c = &m->config;
     double table = (double)c->vocab * (double)c->hidden;
     double matrices = (double)ndm_model_config_parameters(c) - (c->tied ? 0.0 : table);

@@ -67,6 +67,13 @@ static ndm_status check_options(const ndm_model *m)
                  (long long)o->seq_len, (long long)m->config.max_positions);
     if (!(o->label_smoothing >= 0.0 && o->label_smoothing < 1.0))
         NDM_FAIL(NDM_ERR_CONFIG, "label_smoothing=%g; 0 <= s < 1 is needed", o->label_smoothing);
+    if ((unsigned)o->recompute > NDM_RECOMPUTE_SELECTIVE)
+        NDM_FAIL(NDM_ERR_CONFIG, "recompute=%d; none, full and selective are known", o->recompute);
+    if (o->head_chunk < 0)
+        NDM_FAIL(NDM_ERR_CONFIG, "head_chunk=%lld must not be negative", (long long)o->head_chunk);
+    if (o->tp_overlap_chunks < 0 || o->tp_overlap_chunks > NDM_REGION_PARTS_MAX)
+        NDM_FAIL(NDM_ERR_CONFIG, "tp_overlap_chunks=%lld; 0 to %d are allowed",
+                 (long long)o->tp_overlap_chunks, NDM_REGION_PARTS_MAX);
     return NDM_OK;
 }
 

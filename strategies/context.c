@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "core/given.h"
 #include "core/hash.h"
 #include "core/log.h"
 #include "core/sized.h"
@@ -48,6 +49,8 @@ static void name_rank_for_log(const ndm_context *c)
 
 static ndm_status build_mesh(ndm_context *c)
 {
+    if ((unsigned)c->parallelism.cp_method > NDM_CP_METHOD_ULYSSES)
+        NDM_FAIL(NDM_ERR_CONFIG, "cp_method=%d: no such method", c->parallelism.cp_method);
     NDM_TRY(ndm_mesh_create(&c->parallelism, ndm_world_size(c->world), &c->mesh));
     c->parallelism.dp_replicate = ndm_mesh_axis_size(c->mesh, NDM_DP_REPLICATE);
     c->parallelism.dp_shard = ndm_mesh_axis_size(c->mesh, NDM_DP_SHARD);
@@ -274,13 +277,39 @@ static ndm_status check_ranks(const ndm_context *c, const ndm_context_options *o
     return NDM_OK;
 }
 
+/* Before there is a world. */
+static ndm_status check_options(const ndm_context_options *o)
+{
+    if (!(o->timeout_s > 0.0))
+        NDM_FAIL(NDM_ERR_CONFIG, "timeout_s %g is not above 0", o->timeout_s);
+    if (!o->device || !o->collectives || !o->kernels)
+        NDM_FAIL(NDM_ERR_USAGE, "ndm_context_options: %s is NULL; \"auto\" is the default",
+                 !o->device        ? "device"
+                 : !o->collectives ? "collectives"
+                                   : "kernels");
+    if (o->threads < 0 || o->memory_limit_bytes < 0 || o->ranks < 0)
+        NDM_FAIL(NDM_ERR_CONFIG,
+                 "threads=%d, memory_limit_bytes=%lld, ranks=%lld; none is negative", o->threads,
+                 (long long)o->memory_limit_bytes, (long long)o->ranks);
+    if ((unsigned)o->progress_thread > NDM_TOGGLE_OFF || (unsigned)o->bind > NDM_BIND_CORES)
+        NDM_FAIL(NDM_ERR_CONFIG, "progress_thread=%d, bind=%d: no such choice", o->progress_thread,
+                 o->bind);
+    if (o->n_facts < 0 || (o->n_facts > 0 && !o->facts))
+        NDM_FAIL(NDM_ERR_USAGE, "ndm_context_options: %lld facts, and they are %s",
+                 (long long)o->n_facts, o->facts ? "there" : "NULL");
+    for (int64_t i = 0; i < o->n_facts; i++)
+        if (!o->facts[i].name || !o->facts[i].value)
+            NDM_FAIL(NDM_ERR_USAGE, "ndm_context_options: fact %lld: its name or value is NULL",
+                     (long long)i);
+    return NDM_OK;
+}
+
 static ndm_status build(ndm_context *c, const ndm_parallelism_config *p,
                         const ndm_context_options *o)
 {
     ndm_world_options world = {"auto", o->mpi_comm, timeout_ns(o), o->sim};
 
-    if (!(o->timeout_s > 0.0))
-        NDM_FAIL(NDM_ERR_CONFIG, "timeout_s %g is not above 0", o->timeout_s);
+    NDM_TRY(check_options(o));
     NDM_TRY(ndm_world_join(&world, &c->world));
     NDM_TRY(ndm_world_agree(c->world, check_ranks(c, o)));
     c->parallelism = *p;
@@ -303,6 +332,7 @@ ndm_status ndm_context_create(const ndm_parallelism_config *parallelism,
     ndm_context_options mine;
     ndm_context *c;
 
+    NDM_NEED(context);
     NDM_TRY(
         NDM_SIZED_TAKE(ndm_parallelism_config, &sizes, NDM_PARALLELISM_CONFIG_INIT, parallelism));
     NDM_TRY(NDM_SIZED_TAKE(ndm_context_options, &mine, NDM_CONTEXT_OPTIONS_INIT, options));
@@ -379,46 +409,51 @@ void ndm_context_abandon(ndm_context *context)
 
 int64_t ndm_context_rank(const ndm_context *context)
 {
-    return ndm_world_rank(context->world);
+    return context ? ndm_world_rank(context->world) : 0;
 }
 
 int64_t ndm_context_size(const ndm_context *context)
 {
-    return ndm_world_size(context->world);
+    return context ? ndm_world_size(context->world) : 0;
 }
 
 const ndm_mesh *ndm_context_mesh(const ndm_context *context)
 {
-    return context->mesh;
+    return context ? context->mesh : NULL;
 }
 
 ndm_device *ndm_context_device(const ndm_context *context)
 {
-    return context->device;
+    return context ? context->device : NULL;
 }
 
 const ndm_parallelism_config *ndm_context_parallelism(const ndm_context *context)
 {
-    return &context->parallelism;
+    return context ? &context->parallelism : NULL;
 }
 
 ndm_stream *ndm_context_stream(const ndm_context *context)
 {
-    return context->compute;
+    return context ? context->compute : NULL;
 }
 
 ndm_status ndm_context_comm(ndm_context *context, ndm_axis_set axes, ndm_comm **comm)
 {
+    NDM_NEED(context);
+    NDM_NEED(comm);
     return ndm_comms_get(context->comms, axes, comm);
 }
 
 ndm_status ndm_context_agree(ndm_context *context, ndm_status mine)
 {
+    NDM_NEED(context);
     return ndm_world_agree(context->world, mine);
 }
 
 void ndm_context_micro_batch(ndm_context *context, int64_t index, int64_t count)
 {
+    if (!context)
+        return;
     context->latest = NULL;
     context->micro_batch = index;
     context->micro_batches = count;

@@ -227,6 +227,7 @@ static inline bool ndm_unit_defers(const ndm_unit *unit)
     return unit->shards == 1 || unit->fsdp.zero == 1 || unit->fsdp.defer_sync;
 }
 
+bool ndm_unit_has(const ndm_unit *unit, int64_t i); /* parameter i; unit may be NULL */
 /* The parameter that lies first at `start` or behind it in the flat array; NULL behind the last. */
 const ndm_param *ndm_unit_param_after(const ndm_unit *unit, int64_t start);
 
@@ -337,6 +338,9 @@ NDM_MUST_USE ndm_status ndm_unit_write_host(const ndm_unit *unit, const float *s
                                             ndm_unit_range_fn write, void *user);
 /* A moment's array, [slice], device memory. */
 float *ndm_optimizer_moment(const ndm_optimizer *optimizer, int64_t unit, ndm_moment moment);
+
+/* NDM_ERR_CONFIG where one is out of its range. */
+NDM_MUST_USE ndm_status ndm_step_options_check(const ndm_step_options *options);
 
 /* ndm_optimizer_step() in its parts, for a trainer that has more to launch before it waits. First,
  * what differs from step to step goes to the device. */

@@ -6,6 +6,7 @@
  * indices in `blocks` blocks is cut into pieces of ceil(blocks / tp) blocks; what the last pieces
  * lack is padding (zeros, which stay zero: their gradients are). With fewer blocks than ranks, tp /
  * blocks consecutive ranks share one block. */
+#include <math.h>
 #include <string.h>
 
 #include "strategies/internal.h"
@@ -31,6 +32,21 @@ static int cut_dim(const ndm_param_spec *spec)
     }
 }
 
+/* More elements than these no array of theirs can be told in bytes. */
+static const int64_t NUMEL_MAX = INT64_MAX / 64;
+
+static ndm_status check_shape(const ndm_param_spec *spec)
+{
+    for (int d = 0; d < spec->ndim; d++)
+        if (spec->shape[d] < 1)
+            NDM_FAIL(NDM_ERR_CONFIG, "parameter %s: dimension %d is %lld", spec->name, d,
+                     (long long)spec->shape[d]);
+    if (spec->shape[0] > NUMEL_MAX / (spec->ndim == 2 ? spec->shape[1] : 1))
+        NDM_FAIL(NDM_ERR_CONFIG, "parameter %s: %lld x %lld elements are too many", spec->name,
+                 (long long)spec->shape[0], (long long)(spec->ndim == 2 ? spec->shape[1] : 1));
+    return NDM_OK;
+}
+
 static ndm_status check_spec(const ndm_param_spec *spec)
 {
     if (!spec->name || !spec->name[0])
@@ -38,10 +54,15 @@ static ndm_status check_spec(const ndm_param_spec *spec)
     if (spec->ndim < 1 || spec->ndim > 2)
         NDM_FAIL(NDM_ERR_CONFIG, "parameter %s has %d dimensions, 1 or 2 are supported", spec->name,
                  spec->ndim);
-    for (int d = 0; d < spec->ndim; d++)
-        if (spec->shape[d] < 1)
-            NDM_FAIL(NDM_ERR_CONFIG, "parameter %s: dimension %d is %lld", spec->name, d,
-                     (long long)spec->shape[d]);
+    NDM_TRY(check_shape(spec));
+    if ((unsigned)spec->role > NDM_ROLE_VOCAB)
+        NDM_FAIL(NDM_ERR_CONFIG, "parameter %s: there is no role %d", spec->name, spec->role);
+    if (spec->blocks < 0 || spec->parts < 0)
+        NDM_FAIL(NDM_ERR_CONFIG, "parameter %s: %lld blocks, %lld parts; neither is negative",
+                 spec->name, (long long)spec->blocks, (long long)spec->parts);
+    if (!isfinite(spec->init_mean) || !isfinite(spec->init_std) || spec->init_std < 0.0f)
+        NDM_FAIL(NDM_ERR_CONFIG, "parameter %s: init_mean %g, init_std %g", spec->name,
+                 (double)spec->init_mean, (double)spec->init_std);
     return NDM_OK;
 }
 

@@ -8,6 +8,7 @@
  * of y either way. */
 #include "strategies/linear.h"
 #include "core/dtype.h"
+#include "core/given.h"
 #include "strategies/fp8.h"
 
 static const ndm_param *param_of(const ndm_linear *l, int i)
@@ -51,6 +52,10 @@ static ndm_status check_param(const ndm_linear *l, int i, int ndim)
 
 static ndm_status check(const ndm_linear *l, int64_t rows)
 {
+    if (!l->unit)
+        NDM_FAIL(NDM_ERR_USAGE, "linear: its unit is NULL");
+    if (l->dtype != NDM_F32 && l->dtype != NDM_BF16)
+        NDM_FAIL(NDM_ERR_USAGE, "linear: type %d; fp32 and bf16 are supported", l->dtype);
     if (l->n < 1 || l->n > NDM_LINEAR_MAX)
         NDM_FAIL(NDM_ERR_USAGE, "linear: %d matrices; 1 to %d are allowed", l->n, NDM_LINEAR_MAX);
     for (int i = 0; i < l->n; i++) {
@@ -85,8 +90,13 @@ static ndm_status check_split(const ndm_linear *l, int64_t rows, const void *all
 
 ndm_status ndm_linear_rows(const ndm_context *context, int64_t rows, int64_t *first, int64_t *count)
 {
+    NDM_NEED(context);
+    NDM_NEED(first);
+    NDM_NEED(count);
     int64_t tp = ndm_context_axes_size(context, NDM_AXIS_TP);
 
+    if (rows < 0)
+        NDM_FAIL(NDM_ERR_USAGE, "linear: %lld rows", (long long)rows);
     *first = 0;
     *count = rows;
     if (!ndm_context_sequence_parallel(context))
@@ -113,8 +123,20 @@ static int64_t out_width(const ndm_param *p)
     return p->spec.transposed ? p->local[1] : p->local[0];
 }
 
+/* As far as the widths ask. */
+static bool is_made(const ndm_linear *l)
+{
+    bool made = l && l->unit && l->n >= 1 && l->n <= NDM_LINEAR_MAX;
+
+    for (int i = 0; made && i < l->n; i++)
+        made = ndm_unit_has(l->unit, l->weight[i]);
+    return made;
+}
+
 int64_t ndm_linear_in(const ndm_linear *l)
 {
+    if (!is_made(l))
+        return 0;
     const ndm_param *p = param_of(l, l->weight[0]);
 
     return p->spec.transposed ? p->local[0] : p->local[1];
@@ -124,7 +146,7 @@ int64_t ndm_linear_out(const ndm_linear *l)
 {
     int64_t width = 0;
 
-    for (int i = 0; i < l->n; i++)
+    for (int i = 0; is_made(l) && i < l->n; i++)
         width += out_width(param_of(l, l->weight[i]));
     return width;
 }
@@ -356,9 +378,10 @@ ndm_status ndm_linear_grad_bias(const ndm_linear *l, int64_t rows, const void *d
 ndm_status ndm_linear_forward(const ndm_linear *linear, int64_t rows, const void *x, void *all,
                               void *y)
 {
+    NDM_NEED(linear);
+    NDM_TRY(check(linear, rows));
     ndm_context *c = linear->unit->context;
 
-    NDM_TRY(check(linear, rows));
     NDM_TRY(check_split(linear, rows, all));
     if (!x || !y)
         NDM_FAIL(NDM_ERR_USAGE, "linear: x and y must not be NULL");
@@ -411,6 +434,7 @@ static ndm_status row_backward(const ndm_linear *l, int64_t rows, const void *x,
 ndm_status ndm_linear_backward(const ndm_linear *linear, int64_t rows, const void *x,
                                const void *dy, void *all, void *dx)
 {
+    NDM_NEED(linear);
     NDM_TRY(check(linear, rows));
     if (dx || role_of(linear) == NDM_ROLE_ROW)
         NDM_TRY(check_split(linear, rows, all));

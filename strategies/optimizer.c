@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "core/given.h"
 #include "core/sized.h"
 #include "core/text.h"
 #include "strategies/internal.h"
@@ -61,13 +62,31 @@ static ndm_status build(ndm_optimizer *o, ndm_unit *const *units)
     return NDM_OK;
 }
 
+static ndm_status check_units(const ndm_context *context, ndm_unit *const *units, int64_t n_units)
+{
+    if (n_units < 1)
+        NDM_FAIL(NDM_ERR_USAGE, "an optimizer needs at least one unit");
+    for (int64_t i = 0; i < n_units; i++) {
+        if (!units[i])
+            NDM_FAIL(NDM_ERR_USAGE, "an optimizer: unit %lld is NULL", (long long)i);
+        if (units[i]->context != context)
+            NDM_FAIL(NDM_ERR_USAGE, "an optimizer: unit %s is of another context", units[i]->name);
+        for (int64_t j = 0; j < i; j++)
+            if (units[j] == units[i])
+                NDM_FAIL(NDM_ERR_USAGE, "an optimizer: unit %s is named twice", units[i]->name);
+    }
+    return NDM_OK;
+}
+
 ndm_status ndm_optimizer_create(ndm_context *context, ndm_unit *const *units, int64_t n_units,
                                 ndm_optimizer **optimizer)
 {
     ndm_optimizer *o;
 
-    if (n_units < 1)
-        NDM_FAIL(NDM_ERR_USAGE, "an optimizer needs at least one unit");
+    NDM_NEED(context);
+    NDM_NEED(units);
+    NDM_NEED(optimizer);
+    NDM_TRY(check_units(context, units, n_units));
     o = calloc(1, sizeof *o);
     if (!o)
         NDM_FAIL(NDM_ERR_MEMORY, "no memory for an optimizer");
@@ -103,12 +122,13 @@ void ndm_optimizer_destroy(ndm_optimizer *o)
 
 int64_t ndm_optimizer_steps(const ndm_optimizer *optimizer)
 {
-    return optimizer->steps;
+    return optimizer ? optimizer->steps : 0;
 }
 
 void ndm_optimizer_set_steps(ndm_optimizer *optimizer, int64_t steps)
 {
-    optimizer->steps = steps;
+    if (optimizer)
+        optimizer->steps = steps > 0 ? steps : 0;
 }
 
 void ndm_optimizer_set_ahead(ndm_optimizer *optimizer, bool ahead)
@@ -228,7 +248,7 @@ static ndm_status update_all(ndm_optimizer *o, const ndm_step_options *options)
 
 ndm_status ndm_optimizer_prepare(ndm_optimizer *o, const ndm_step_options *options)
 {
-    double step = (double)(o->steps + 1);
+    double step = (double)o->steps + 1.0;
     ndm_step_numbers numbers = {.lr = options->lr,
                                 .bias1 = 1.0 - pow(options->beta1, step),
                                 .bias2 = 1.0 - pow(options->beta2, step)};
@@ -245,6 +265,8 @@ ndm_status ndm_optimizer_launch(ndm_optimizer *o, const ndm_step_options *option
     if (n_sums < 0 || n_sums > SUMS_MAX)
         NDM_FAIL(NDM_ERR_USAGE, "%lld sums; at most %d travel with a step", (long long)n_sums,
                  SUMS_MAX);
+    if (n_sums > 0 && !sums)
+        NDM_FAIL(NDM_ERR_USAGE, "%lld sums, and they are NULL", (long long)n_sums);
     NDM_TRY(check_reduced(o));
     NDM_TRY(ndm_zero(stream, o->sums, DOUBLES * (int64_t)sizeof(double)));
     if (n_sums > 0)
@@ -280,12 +302,44 @@ ndm_status ndm_optimizer_conclude(ndm_optimizer *o, const ndm_step_options *opti
     return ndm_engine_step_end(o->context, o->units, o->n_units, o->steps);
 }
 
+static ndm_status check_fraction(const char *name, double value)
+{
+    if (!(value >= 0.0 && value < 1.0))
+        NDM_FAIL(NDM_ERR_CONFIG, "%s is %g; 0 <= %s < 1 is needed", name,
+                 ndm_text_unsigned_nan(value), name);
+    return NDM_OK;
+}
+
+static ndm_status check_size(const char *name, double value)
+{
+    if (!(value >= 0.0) || !isfinite(value))
+        NDM_FAIL(NDM_ERR_CONFIG, "%s is %g, must be a finite number and not negative", name,
+                 ndm_text_unsigned_nan(value));
+    return NDM_OK;
+}
+
+ndm_status ndm_step_options_check(const ndm_step_options *o)
+{
+    NDM_TRY(check_size("lr", o->lr));
+    NDM_TRY(check_fraction("beta1", o->beta1));
+    NDM_TRY(check_fraction("beta2", o->beta2));
+    NDM_TRY(check_size("eps", o->eps));
+    NDM_TRY(check_size("weight_decay", o->weight_decay));
+    NDM_TRY(check_size("grad_clip", o->grad_clip));
+    if (o->grad_norm != NDM_GRAD_NORM_2 && o->grad_norm != NDM_GRAD_NORM_INF)
+        NDM_FAIL(NDM_ERR_CONFIG, "grad_norm=%d; 2 and inf are known", o->grad_norm);
+    return NDM_OK;
+}
+
 ndm_status ndm_optimizer_step(ndm_optimizer *optimizer, const ndm_step_options *options,
                               double *sums, int64_t n_sums, double *norm)
 {
     ndm_step_options mine;
 
+    NDM_NEED(optimizer);
+    NDM_NEED(norm);
     NDM_TRY(NDM_SIZED_TAKE(ndm_step_options, &mine, NDM_STEP_OPTIONS_INIT, options));
+    NDM_TRY(ndm_step_options_check(&mine));
     NDM_TRY(ndm_optimizer_prepare(optimizer, &mine));
     NDM_TRY(ndm_optimizer_launch(optimizer, &mine, sums, n_sums, NDM_HOST_TO_DEVICE));
     NDM_TRY(ndm_optimizer_fetch(optimizer));
@@ -298,9 +352,22 @@ float *ndm_optimizer_moment(const ndm_optimizer *o, int64_t unit, ndm_moment mom
     return moment == NDM_EXP_AVG ? o->exp_avg[unit] : o->exp_avg_sq[unit];
 }
 
+static ndm_status check_moment(const ndm_optimizer *o, int64_t unit, ndm_moment moment)
+{
+    if (unit < 0 || unit >= o->n_units)
+        NDM_FAIL(NDM_ERR_USAGE, "an optimizer of %lld units has none numbered %lld",
+                 (long long)o->n_units, (long long)unit);
+    if (moment != NDM_EXP_AVG && moment != NDM_EXP_AVG_SQ)
+        NDM_FAIL(NDM_ERR_USAGE, "there is no moment %d", moment);
+    return NDM_OK;
+}
+
 ndm_status ndm_optimizer_read(ndm_optimizer *optimizer, int64_t unit, ndm_moment moment,
                               ndm_unit_range_fn read, void *user)
 {
+    NDM_NEED(optimizer);
+    NDM_NEED(read);
+    NDM_TRY(check_moment(optimizer, unit, moment));
     return ndm_unit_read_array(optimizer->units[unit],
                                ndm_optimizer_moment(optimizer, unit, moment), read, user);
 }
@@ -308,6 +375,9 @@ ndm_status ndm_optimizer_read(ndm_optimizer *optimizer, int64_t unit, ndm_moment
 ndm_status ndm_optimizer_write(ndm_optimizer *optimizer, int64_t unit, ndm_moment moment,
                                ndm_unit_range_fn write, void *user)
 {
+    NDM_NEED(optimizer);
+    NDM_NEED(write);
+    NDM_TRY(check_moment(optimizer, unit, moment));
     if (!ndm_unit_writes(optimizer->units[unit]))
         return NDM_OK;
     return ndm_unit_write_array(optimizer->units[unit],

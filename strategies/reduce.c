@@ -7,6 +7,7 @@
  * micro-batches and is reduced once; without, each micro-batch is reduced and added to the slice.
  * The first micro-batch of a step begins anew, also where no step followed the last one. */
 #include "core/dtype.h"
+#include "core/given.h"
 #include "strategies/internal.h"
 
 static ndm_status zero_part(ndm_stream *stream, float *base, int64_t from, int64_t to)
@@ -77,6 +78,8 @@ static ndm_status fill_blank(const ndm_unit *u, ndm_param *p, ndm_stream *stream
 
 float *ndm_unit_grad(const ndm_unit *unit, int64_t i)
 {
+    if (!ndm_unit_has(unit, i))
+        return NULL;
     float *base = grads_of(unit);
 
     if (base && unit->pieces.n > 1)
@@ -111,6 +114,8 @@ ndm_status ndm_unit_grad_product(ndm_unit *unit, int64_t i, int64_t numel, ndm_s
 
 ndm_status ndm_unit_grads_begin(ndm_unit *unit, ndm_stream *stream)
 {
+    NDM_NEED(unit);
+    NDM_NEED(stream);
     bool first = unit->context->micro_batch == 0 && !unit->in_backward;
 
     if ((first || !unit->grads_begun) && !ndm_unit_by_rows(unit))
@@ -123,6 +128,8 @@ ndm_status ndm_unit_grads_begin(ndm_unit *unit, ndm_stream *stream)
 
 ndm_status ndm_unit_reduce_grads(ndm_unit *unit, ndm_stream *stream)
 {
+    NDM_NEED(unit);
+    NDM_NEED(stream);
     ndm_context *c = unit->context;
     bool waits = ndm_unit_defers(unit) && !ndm_unit_by_rows(unit);
 

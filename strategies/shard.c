@@ -8,6 +8,7 @@
 #include <assert.h>
 
 #include "core/dtype.h"
+#include "core/given.h"
 #include "strategies/internal.h"
 
 /* ---- the list of gathered units that could be given back, oldest first -------------------- */
@@ -129,6 +130,8 @@ ndm_status ndm_unit_unshard(ndm_unit *unit, ndm_stream *stream)
 {
     bool room;
 
+    NDM_NEED(unit);
+    NDM_NEED(stream);
     if (needs_gather(unit)) {
         NDM_TRY(make_room(
             unit, &room)); /* without room there is one unit too many, rather than a deadlock */
@@ -142,6 +145,7 @@ ndm_status ndm_unit_prefetch(ndm_unit *unit, ndm_stream *stream)
 {
     bool room;
 
+    NDM_NEED(unit);
     (void)stream;
     if (!needs_gather(unit))
         return NDM_OK;
@@ -177,6 +181,8 @@ static ndm_status keep_part(ndm_unit *u, ndm_stream *stream)
 
 ndm_status ndm_unit_reshard(ndm_unit *unit, ndm_stream *stream)
 {
+    NDM_NEED(unit);
+    NDM_NEED(stream);
     if (unit->users < 1)
         NDM_FAIL(NDM_ERR_STATE, "unit %s is not unsharded", unit->name);
     unit->users--;

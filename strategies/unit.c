@@ -6,12 +6,26 @@
 #include <string.h>
 
 #include "core/dtype.h"
+#include "core/given.h"
 #include "core/sized.h"
 #include "strategies/internal.h"
 
 static int64_t round_up(int64_t n, int64_t to)
 {
     return (n + to - 1) / to * to;
+}
+
+/* Together, as each of them, few enough to be told in bytes. */
+static ndm_status check_numel(const ndm_unit *u)
+{
+    int64_t room = INT64_MAX / 16;
+
+    for (int64_t i = 0; i < u->n_params; i++) {
+        if (u->params[i].numel > room - NDM_UNIT_ALIGN)
+            NDM_FAIL(NDM_ERR_CONFIG, "unit %s has too many elements", u->name);
+        room -= u->params[i].numel + NDM_UNIT_ALIGN;
+    }
+    return NDM_OK;
 }
 
 /* Parameters that tp ranks share come last, so that what is summed over tp is one stretch. */
@@ -207,6 +221,7 @@ static ndm_status prepare(ndm_unit *u, const char *name, const ndm_param_spec *s
     NDM_TRY(check_fsdp(&u->fsdp));
     NDM_TRY(get_comms(u));
     NDM_TRY(place_params(u, specs));
+    NDM_TRY(check_numel(u));
     lay_out(u);
     make_segments(u);
     NDM_TRY(ndm_gather_eight_create(u));
@@ -237,6 +252,10 @@ ndm_status ndm_unit_create(ndm_context *context, const char *name, const ndm_par
     ndm_fsdp_config mine;
     ndm_unit *u;
 
+    NDM_NEED(context);
+    NDM_NEED(name);
+    NDM_NEED(specs);
+    NDM_NEED(unit);
     if (n_specs < 1)
         NDM_FAIL(NDM_ERR_CONFIG, "unit %s has no parameters", name);
     NDM_TRY(NDM_SIZED_TAKE(ndm_fsdp_config, &mine, NDM_FSDP_CONFIG_INIT, fsdp));
@@ -286,43 +305,50 @@ void ndm_unit_destroy(ndm_unit *u)
     free(u);
 }
 
+bool ndm_unit_has(const ndm_unit *unit, int64_t i)
+{
+    return unit && i >= 0 && i < unit->n_params;
+}
+
 const char *ndm_unit_name(const ndm_unit *unit)
 {
-    return unit->name;
+    return unit ? unit->name : NULL;
 }
 
 int64_t ndm_unit_params(const ndm_unit *unit)
 {
-    return unit->n_params;
+    return unit ? unit->n_params : 0;
 }
 
 int64_t ndm_unit_numel(const ndm_unit *unit)
 {
-    return unit->numel;
+    return unit ? unit->numel : 0;
 }
 
 int64_t ndm_unit_slice_numel(const ndm_unit *unit)
 {
-    return unit->slice;
+    return unit ? unit->slice : 0;
 }
 
 const ndm_param_spec *ndm_unit_spec(const ndm_unit *unit, int64_t i)
 {
-    return &unit->params[i].spec;
+    return ndm_unit_has(unit, i) ? &unit->params[i].spec : NULL;
 }
 
 const int64_t *ndm_unit_local_shape(const ndm_unit *unit, int64_t i)
 {
-    return unit->params[i].local;
+    return ndm_unit_has(unit, i) ? unit->params[i].local : NULL;
 }
 
 float *ndm_unit_master(ndm_unit *unit)
 {
-    return unit->master;
+    return unit ? unit->master : NULL;
 }
 
 const void *ndm_unit_weight(const ndm_unit *unit, int64_t i)
 {
+    if (!ndm_unit_has(unit, i))
+        return NULL;
     size_t bytes = ndm_dtype_bytes(unit->fsdp.param_dtype);
     const char *whole = ndm_unit_whole(unit);
 

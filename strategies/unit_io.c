@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/given.h"
 #include "core/rng.h"
 #include "strategies/internal.h"
 
@@ -153,6 +154,8 @@ ndm_status ndm_unit_write_host(const ndm_unit *unit, const float *slice, ndm_uni
 
 ndm_status ndm_unit_read(ndm_unit *unit, ndm_unit_range_fn read, void *user)
 {
+    NDM_NEED(unit);
+    NDM_NEED(read);
     NDM_TRY(ndm_unit_change(unit));
     NDM_TRY(ndm_unit_read_array(unit, unit->master, read, user));
     return ndm_unit_changed(unit);
@@ -162,6 +165,10 @@ ndm_status ndm_unit_write(ndm_unit *unit, ndm_unit_part part, ndm_unit_range_fn 
 {
     bool grads = part == NDM_UNIT_GRADS;
 
+    NDM_NEED(unit);
+    NDM_NEED(write);
+    if (!grads && part != NDM_UNIT_WEIGHTS)
+        NDM_FAIL(NDM_ERR_USAGE, "unit %s: there is no part %d", unit->name, part);
     if (grads && !unit->grads_reduced)
         NDM_FAIL(NDM_ERR_STATE, "unit %s has no reduced gradient", unit->name);
     if (grads) /* also where nothing is written: others wait for this rank's part in the sum */
@@ -186,5 +193,6 @@ static ndm_status draw(void *user, const ndm_param_spec *spec, int64_t first, in
 
 ndm_status ndm_unit_init(ndm_unit *unit, uint64_t seed)
 {
+    NDM_NEED(unit);
     return ndm_unit_read(unit, draw, &seed);
 }

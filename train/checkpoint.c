@@ -12,6 +12,7 @@
 
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/given.h"
 #include "core/pages.h"
 #include "core/sized.h"
 #include "core/tasks.h"
@@ -107,7 +108,7 @@ static ndm_status check_options(const ndm_checkpoint_options *o)
         NDM_FAIL(NDM_ERR_CONFIG,
                  "checkpoints: block_bytes=%lld; a multiple of 64 up to 1 GiB is needed",
                  (long long)o->block_bytes);
-    return NDM_OK;
+    return ndm_checkpoint_check_options_json(o->options_json);
 }
 
 static ndm_status build(ndm_saver *s, const char *folder, const ndm_checkpoint_options *options)
@@ -133,6 +134,9 @@ ndm_status ndm_saver_create(ndm_trainer *trainer, const char *folder,
     ndm_checkpoint_options mine;
     ndm_saver *s;
 
+    NDM_NEED(trainer);
+    NDM_NEED(folder);
+    NDM_NEED(saver);
     NDM_TRY(NDM_SIZED_TAKE(ndm_checkpoint_options, &mine, NDM_CHECKPOINT_OPTIONS_INIT, options));
     s = calloc(1, sizeof *s);
     if (!s)
@@ -283,10 +287,14 @@ static void choose_source(ndm_saver *s)
     s->save.source = s->options.background ? from_copies : from_device;
 }
 
-ndm_status ndm_saver_begin(ndm_saver *s, int64_t samples)
+ndm_status ndm_saver_begin(ndm_saver *saver, int64_t samples)
 {
+    ndm_saver *s = saver;
     int64_t copied;
 
+    NDM_NEED(saver);
+    if (samples < 0)
+        NDM_FAIL(NDM_ERR_USAGE, "%s: %lld samples used", s->folder, (long long)samples);
     if (s->phase != NDM_SAVE_IDLE)
         NDM_FAIL(NDM_ERR_STATE, "the save of step %lld is not finished",
                  (long long)s->save.facts.state.step);
@@ -312,7 +320,7 @@ ndm_status ndm_saver_begin(ndm_saver *s, int64_t samples)
 
 bool ndm_saver_busy(const ndm_saver *saver)
 {
-    return saver->phase != NDM_SAVE_IDLE;
+    return saver && saver->phase != NDM_SAVE_IDLE;
 }
 
 /* ---- agreeing ----------------------------------------------------------------------------- */
@@ -399,12 +407,17 @@ ndm_status ndm_saver_poll(ndm_saver *saver, const ndm_save_result **finished)
 {
     int64_t progress;
 
+    NDM_NEED(saver);
+    NDM_NEED(finished);
     *finished = NULL;
     return saver->phase == NDM_SAVE_IDLE ? NDM_OK : advance(saver, &progress, finished);
 }
 
-ndm_status ndm_saver_wait(ndm_saver *s, const ndm_save_result **finished)
+ndm_status ndm_saver_wait(ndm_saver *saver, const ndm_save_result **finished)
 {
+    NDM_NEED(saver);
+    NDM_NEED(finished);
+    ndm_saver *s = saver;
     int64_t progress = 0, before = -1, since = ndm_clock_ns();
     int64_t timeout = s->context->device->options.timeout_ns;
 

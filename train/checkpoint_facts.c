@@ -73,6 +73,24 @@ static json_t *make_mesh(const int64_t *mesh, int *failed)
     return o;
 }
 
+ndm_status ndm_checkpoint_check_options_json(const char *text)
+{
+    json_error_t error;
+
+    if (!text)
+        return NDM_OK;
+    json_t *root = json_loads(text, 0, &error); /* of nothing else than an object or a list */
+    bool object = json_is_object(root);
+    bool parsed = root != NULL;
+    json_decref(root);
+    if (!parsed)
+        NDM_FAIL(NDM_ERR_USAGE, "checkpoints: options_json:%d:%d: %s", error.line, error.column,
+                 error.text);
+    if (!object)
+        NDM_FAIL(NDM_ERR_USAGE, "checkpoints: options_json is not an object");
+    return NDM_OK;
+}
+
 static json_t *make_document(const ndm_checkpoint_facts *f, int *failed)
 {
     json_t *root = json_object();

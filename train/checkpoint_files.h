@@ -67,6 +67,9 @@ typedef struct ndm_checkpoint_facts {
     char sums_hash[NDM_HASH128_HEX_BYTES]; /* of checksums.json */
 } ndm_checkpoint_facts;
 
+/* Whether a caller's options_json is what trainer.json can keep: NULL, or an object. */
+NDM_MUST_USE ndm_status ndm_checkpoint_check_options_json(const char *text);
+
 NDM_MUST_USE ndm_status ndm_checkpoint_facts_write(const ndm_checkpoint_facts *facts,
                                                    const char *path);
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/file.h"
+#include "core/given.h"
 #include "model/model.h"
 #include "model/safetensors_gather.h"
 #include "train/checkpoint_tools.h"
@@ -173,6 +174,9 @@ static ndm_status compare_steps(ndm_context *context, const char *path, int64_t 
 
 ndm_status ndm_checkpoint_load(ndm_trainer *trainer, const char *path, ndm_checkpoint_state *state)
 {
+    NDM_NEED(trainer);
+    NDM_NEED(path);
+    NDM_NEED(state);
     ndm_model *model = ndm_trainer_model(trainer);
 
     NDM_TRY(ndm_model_change(model));
@@ -207,6 +211,9 @@ ndm_status ndm_checkpoint_latest(ndm_context *context, const char *folder, char 
     found mine = {.step = -1}, first;
     ndm_status status = NDM_OK;
 
+    NDM_NEED(context);
+    NDM_NEED(folder);
+    NDM_NEED(path);
     if (ndm_context_rank(context) == 0)
         status = ndm_checkpoint_find_latest(folder, &mine.step, mine.name);
     NDM_TRY(ndm_context_agree(context, status));

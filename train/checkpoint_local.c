@@ -4,6 +4,7 @@
  * its ranks need. */
 #include "train/checkpoint_local.h"
 
+#include "core/given.h"
 #include <ndmesh/checkpoint.h>
 
 #include <stdio.h>
@@ -108,6 +109,9 @@ ndm_status ndm_checkpoint_latest_local(ndm_context *context, const char *folder,
     char name[NDM_CHECKPOINT_NAME_BYTES];
     int64_t step;
 
+    NDM_NEED(context);
+    NDM_NEED(folder);
+    NDM_NEED(path);
     NDM_TRY(ask_hosts(context, folder, &step));
     path[0] = '\0';
     if (step < 0)

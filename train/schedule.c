@@ -32,8 +32,11 @@ ndm_status ndm_schedule_parse(const char *name, ndm_schedule_kind *kind)
 
 ndm_status ndm_schedule_check(const ndm_schedule *s)
 {
+    if ((unsigned)s->kind > NDM_SCHEDULE_COSINE)
+        NDM_FAIL(NDM_ERR_CONFIG, "lr_schedule=%d; constant, linear and cosine are known", s->kind);
     if (!(s->lr >= 0) || !isfinite(s->lr))
-        NDM_FAIL(NDM_ERR_CONFIG, "lr is %g, must not be negative", s->lr);
+        NDM_FAIL(NDM_ERR_CONFIG, "lr is %g, must be a finite number and not negative",
+                 ndm_text_unsigned_nan(s->lr));
     if (!(s->min_lr_ratio >= 0) || s->min_lr_ratio > 1)
         NDM_FAIL(NDM_ERR_CONFIG, "min_lr_ratio is %g, must be 0 to 1", s->min_lr_ratio);
     if (s->warmup < 0)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "core/clock.h"
+#include "core/given.h"
 #include "core/sized.h"
 #include "model/model.h"
 #include "train/schedule.h"
@@ -34,6 +35,19 @@ struct ndm_trainer {
     ndm_step_graph *graph;
 };
 
+/* The options hold another struct of options, whose own size says which ndmesh the program was
+ * built for. */
+static ndm_status take_options(const ndm_trainer_options *given, ndm_trainer_options *mine)
+{
+    NDM_TRY(NDM_SIZED_TAKE(ndm_trainer_options, mine, NDM_TRAINER_OPTIONS_INIT, given));
+    if (mine->optimizer.size != sizeof mine->optimizer)
+        NDM_FAIL(NDM_ERR_USAGE,
+                 "ndm_trainer_options: the size of its optimizer is %zu, not %zu; start from "
+                 "NDM_TRAINER_OPTIONS_INIT",
+                 mine->optimizer.size, sizeof mine->optimizer);
+    return NDM_OK;
+}
+
 static ndm_status check_options(const ndm_trainer *t)
 {
     const ndm_model_options *m = ndm_model_get_options(t->model);
@@ -47,6 +61,11 @@ static ndm_status check_options(const ndm_trainer *t)
                  "most %lld tokens",
                  (long long)grad_accum, (long long)m->micro_batch, (long long)m->seq_len,
                  (long long)TOKENS_MAX);
+    if (t->options.steps < 0)
+        NDM_FAIL(NDM_ERR_CONFIG, "steps=%lld must not be negative", (long long)t->options.steps);
+    if ((unsigned)t->options.graphs > NDM_TOGGLE_OFF)
+        NDM_FAIL(NDM_ERR_CONFIG, "graphs=%d; auto, on and off are known", t->options.graphs);
+    NDM_TRY(ndm_step_options_check(&t->options.optimizer));
     return ndm_schedule_check(&t->schedule);
 }
 
@@ -73,7 +92,9 @@ ndm_status ndm_trainer_create(ndm_model *model, const ndm_trainer_options *optio
     ndm_trainer_options mine;
     ndm_trainer *t;
 
-    NDM_TRY(NDM_SIZED_TAKE(ndm_trainer_options, &mine, NDM_TRAINER_OPTIONS_INIT, options));
+    NDM_NEED(model);
+    NDM_NEED(trainer);
+    NDM_TRY(take_options(options, &mine));
     t = calloc(1, sizeof *t);
     if (!t)
         NDM_FAIL(NDM_ERR_MEMORY, "no memory for a trainer");
@@ -101,7 +122,8 @@ void ndm_trainer_destroy(ndm_trainer *trainer)
 
 void ndm_trainer_request_stop(ndm_trainer *trainer)
 {
-    ndm_trainer_request_stop_for(trainer, 1);
+    if (trainer)
+        ndm_trainer_request_stop_for(trainer, 1);
 }
 
 void ndm_trainer_request_stop_for(ndm_trainer *trainer, int reason)
@@ -116,12 +138,12 @@ int ndm_trainer_stopped_for(const ndm_trainer *trainer)
 
 ndm_optimizer *ndm_trainer_optimizer(const ndm_trainer *trainer)
 {
-    return trainer->optimizer;
+    return trainer ? trainer->optimizer : NULL;
 }
 
 int64_t ndm_trainer_steps(const ndm_trainer *trainer)
 {
-    return ndm_optimizer_steps(trainer->optimizer);
+    return trainer ? ndm_optimizer_steps(trainer->optimizer) : 0;
 }
 
 void ndm_trainer_set_progress(ndm_trainer *trainer, int64_t steps, int64_t tokens_total)
@@ -256,24 +278,34 @@ static void report(ndm_trainer *t, const int64_t numbers[NUMBERS], double loss,
     result->stop = t->stopped != 0;
 }
 
+static ndm_status check_step(const ndm_trainer *t, const ndm_batch *batch, int64_t sequences,
+                             const ndm_step_result *result)
+{
+    if (!result)
+        NDM_FAIL(NDM_ERR_USAGE, "ndm_trainer_step: result is NULL");
+    return ndm_model_check_batch(t->model, batch, sequences);
+}
+
 ndm_status ndm_trainer_step(ndm_trainer *trainer, const ndm_batch *batch, ndm_step_result *result)
 {
+    NDM_NEED(trainer);
     ndm_trainer *t = trainer;
     int64_t start = ndm_clock_ns(), waited = ndm_stream_waited_ns(t->context->compute);
     int64_t sequences = ndm_model_get_options(t->model)->micro_batch * t->options.grad_accum;
     ndm_step_options optimizer = t->options.optimizer;
     int64_t numbers[NUMBERS], tokens;
-    double loss;
+    double loss, norm;
 
-    NDM_TRY(ndm_context_agree(t->context, ndm_model_check_batch(t->model, batch, sequences)));
+    NDM_TRY(ndm_context_agree(t->context, check_step(t, batch, sequences, result)));
     tokens = count_valid(t, batch);
     NDM_TRY(reduce(t, NDM_AXES_DP, NDM_SUM, &tokens, TOKENS, 1));
     optimizer.lr = ndm_schedule_lr(&t->schedule, ndm_trainer_steps(t) + 1);
     NDM_TRY(ndm_optimizer_prepare(t->optimizer, &optimizer));
     NDM_TRY(run_micro_batches(t, batch));
     NDM_TRY(fetch(t, waited, numbers));
-    NDM_TRY(ndm_optimizer_conclude(t->optimizer, &optimizer, &loss, 1, &result->grad_norm));
+    NDM_TRY(ndm_optimizer_conclude(t->optimizer, &optimizer, &loss, 1, &norm));
     report(t, numbers, loss, result);
+    result->grad_norm = norm;
     result->lr = optimizer.lr;
     result->step_ms = (double)(ndm_clock_ns() - start) * 1e-6;
     return NDM_OK;
@@ -282,15 +314,22 @@ ndm_status ndm_trainer_step(ndm_trainer *trainer, const ndm_batch *batch, ndm_st
 ndm_status ndm_trainer_evaluate(ndm_trainer *trainer, const ndm_batch *batch, double *loss_sum,
                                 int64_t *tokens)
 {
+    NDM_NEED(trainer);
+    NDM_NEED(loss_sum);
+    NDM_NEED(tokens);
     ndm_trainer *t = trainer;
-    int64_t sequences = ndm_model_get_options(t->model)->micro_batch;
+    int64_t sequences = ndm_model_get_options(t->model)->micro_batch, valid;
+    double sum;
 
     NDM_TRY(ndm_context_agree(t->context, ndm_model_check_batch(t->model, batch, sequences)));
-    *tokens = count_valid(t, batch);
-    NDM_TRY(reduce(t, NDM_AXES_DP, NDM_SUM, tokens, TOKENS, 1));
-    NDM_TRY(ndm_copy(t->context->compute, tokens, t->numbers + TOKENS, (int64_t)sizeof *tokens,
+    valid = count_valid(t, batch);
+    NDM_TRY(reduce(t, NDM_AXES_DP, NDM_SUM, &valid, TOKENS, 1));
+    NDM_TRY(ndm_copy(t->context->compute, &valid, t->numbers + TOKENS, (int64_t)sizeof valid,
                      NDM_DEVICE_TO_HOST));
     NDM_TRY(ndm_model_evaluate_agreed(t->model, batch));
-    NDM_TRY(ndm_model_take_loss(t->model, loss_sum));
-    return ndm_context_sum(t->context, loss_sum);
+    NDM_TRY(ndm_model_take_loss(t->model, &sum));
+    NDM_TRY(ndm_context_sum(t->context, &sum));
+    *loss_sum = sum;
+    *tokens = valid;
+    return NDM_OK;
 }

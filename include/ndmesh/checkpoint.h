@@ -73,7 +73,7 @@ NDM_API void ndm_saver_destroy(ndm_saver *saver);
 /**
  * Starts a save of the trainer as it is now; the one before must be finished. What fails later
  * comes with the result of ndm_saver_poll() or ndm_saver_wait().
- * @param samples  samples used so far. Collective over: world.
+ * @param samples  samples used so far, not negative, the same on all ranks. Collective over: world.
  */
 NDM_API NDM_MUST_USE ndm_status ndm_saver_begin(ndm_saver *saver, int64_t samples);
 
@@ -90,8 +90,10 @@ NDM_API NDM_MUST_USE ndm_status ndm_saver_poll(ndm_saver *saver, const ndm_save_
  * @retval NDM_ERR_TIMEOUT  no rank wrote anything within the deadline */
 NDM_API NDM_MUST_USE ndm_status ndm_saver_wait(ndm_saver *saver, const ndm_save_result **finished);
 
-/** One save, from begin to end, without a copy. Collective over: world.
- * @retval NDM_ERR_IO  no room, or a file could not be written: nothing is there */
+/** One save, from begin to end, without a copy. A checkpoint of the same step is replaced.
+ * Collective over: world.
+ * @retval NDM_ERR_USAGE  samples are negative, or options_json is no JSON object: nothing was done
+ * @retval NDM_ERR_IO     no room, or a file could not be written: nothing is there */
 NDM_API NDM_MUST_USE ndm_status ndm_checkpoint_save(ndm_trainer *trainer, const char *folder,
                                                     const ndm_checkpoint_options *options,
                                                     int64_t samples);
@@ -102,6 +104,7 @@ NDM_API NDM_MUST_USE ndm_status ndm_checkpoint_save(ndm_trainer *trainer, const 
  * @param path   one checkpoint: FOLDER/step-...
  * @param state  receives what trainer.json says. Collective over: world.
  * @retval NDM_ERR_CHECK   bytes do not match their checksum: names file and tensor
+ * @retval NDM_ERR_IO      not there, or a file of it is missing or cannot be read
  * @retval NDM_ERR_FORMAT  not a checkpoint, or not of this model
  */
 NDM_API NDM_MUST_USE ndm_status ndm_checkpoint_load(ndm_trainer *trainer, const char *path,

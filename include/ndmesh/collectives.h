@@ -7,7 +7,8 @@
  * stay untouched until the stream has passed the call.
  *
  * Every call: Completes on stream.
- * @retval NDM_ERR_USAGE     count < 0, or a type the operation does not take
+ * @retval NDM_ERR_USAGE     count < 0 or beyond what bytes can count, a buffer or the stream is
+ * NULL, or a type the operation does not take
  * @retval NDM_ERR_COMM      a rank is lost
  * @retval NDM_ERR_TIMEOUT   a rank is late: the message names it, and what it last did
  * @retval NDM_ERR_MISMATCH  a rank called something else: the message names both calls

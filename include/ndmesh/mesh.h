@@ -39,7 +39,7 @@ typedef struct ndm_group {
 /**
  * Builds a mesh over `world` ranks.
  *
- * @param config  sizes; one may be NDM_AUTO. order, if set, is copied
+ * @param config  sizes; one may be NDM_AUTO. order, if set, is copied. NULL = defaults
  * @param world   number of ranks, >= 1
  * @param mesh    receives the mesh; destroy with ndm_mesh_destroy()
  *
@@ -53,7 +53,8 @@ NDM_API NDM_MUST_USE ndm_status ndm_mesh_create(const ndm_parallelism_config *co
 /** Frees the mesh; NULL is fine. */
 NDM_API void ndm_mesh_destroy(ndm_mesh *mesh);
 
-/** Number of ranks, and the size of one axis or the product over an axis set. */
+/** Number of ranks, and the size of one axis or the product over an axis set. Of what is not there
+ * (an axis, a rank, a position, a member), here and below: a size is 0, anything else -1. */
 NDM_API int64_t ndm_mesh_world(const ndm_mesh *mesh);
 NDM_API int64_t ndm_mesh_axis_size(const ndm_mesh *mesh, ndm_axis axis);
 NDM_API int64_t ndm_mesh_size(const ndm_mesh *mesh, ndm_axis_set axes);

@@ -93,8 +93,9 @@ NDM_API NDM_MUST_USE ndm_status ndm_model_init(ndm_model *model, uint64_t seed);
  * tensors are named. Collective over: world. */
 NDM_API NDM_MUST_USE ndm_status ndm_model_load(ndm_model *model, const char *folder);
 
-/** Writes a Hugging Face folder: config.json and safetensors of dtype (NDM_DTYPE_COUNT: the
- * model's), in shards of up to shard_bytes (0 = one file). Collective over: world. */
+/** Writes a Hugging Face folder: config.json and safetensors of dtype (fp32, bf16, fp16, or
+ * NDM_DTYPE_COUNT: the model's), in shards of up to shard_bytes (0 = one file). Collective over:
+ * world. */
 NDM_API NDM_MUST_USE ndm_status ndm_model_save(ndm_model *model, const char *folder,
                                                ndm_dtype dtype, int64_t shard_bytes);
 

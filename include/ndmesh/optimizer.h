@@ -35,8 +35,8 @@ typedef struct ndm_step_options {
         sizeof(ndm_step_options), 1e-3, 0.9, 0.95, 1e-8, 0.1, 1.0, NDM_GRAD_NORM_2 \
     }
 
-/** Makes state for the slices of units, [n_units], zero. The units must outlive it. Not collective.
- */
+/** Makes state for the slices of units, [n_units], each once, zero. The units must outlive it. A
+ * unit that is in none is never changed. Not collective. */
 NDM_API NDM_MUST_USE ndm_status ndm_optimizer_create(ndm_context *context, ndm_unit *const *units,
                                                      int64_t n_units, ndm_optimizer **optimizer);
 NDM_API void ndm_optimizer_destroy(ndm_optimizer *optimizer); /**< NULL is fine */
@@ -45,12 +45,16 @@ NDM_API void ndm_optimizer_destroy(ndm_optimizer *optimizer); /**< NULL is fine 
  * Norm, clip, AdamW. The norm counts every logical parameter once, whatever is replicated or tied;
  * squares are summed in double, and the infinity norm is a maximum.
  *
- * @param sums  NULL, or [n_sums] doubles of this rank that are summed over the world in the same
- * message (loss, counts)
- * @param norm  receives the norm before clipping, the same on all ranks
+ * @param options  NULL = defaults
+ * @param sums  NULL, or [n_sums] doubles of this rank, at most 8, that are summed over the world in
+ * the same message (loss, counts)
+ * @param norm  receives the norm before clipping, the same on all ranks; like sums also where it is
+ * not finite
  *
  * Collective over: world. Completes: on return for norm and sums; on the context's stream for the
  * weights.
+ * @retval NDM_ERR_CONFIG     a hyper-parameter is not in its range: 0 <= beta < 1, the others
+ * finite and not negative
  * @retval NDM_ERR_NONFINITE  the norm or a sum is not finite: no weight was touched, on any rank,
  * and the gradients are dropped
  * @retval NDM_ERR_STATE      a unit has no reduced gradient

@@ -48,9 +48,9 @@ typedef struct ndm_step_result {
     bool stop;              /**< some rank called ndm_trainer_request_stop() */
 } ndm_step_result;
 
-/** @retval NDM_ERR_CONFIG  an option is out of range. @retval NDM_ERR_UNSUPPORTED graphs are on and
- * cannot be. Collective over: world. The model must
- * outlive the trainer. */
+/** @param options  NULL = defaults. @retval NDM_ERR_CONFIG  an option is out of range. @retval
+ * NDM_ERR_UNSUPPORTED graphs are on and cannot be. Collective over: world. The model must outlive
+ * the trainer. */
 NDM_API NDM_MUST_USE ndm_status ndm_trainer_create(ndm_model *model,
                                                    const ndm_trainer_options *options,
                                                    ndm_trainer **trainer);
@@ -67,6 +67,8 @@ NDM_API void ndm_trainer_destroy(ndm_trainer *trainer); /**< NULL is fine */
  * also none. Collective over: world. Completes: on return.
  * @retval NDM_ERR_CONFIG     an id or label is outside the vocabulary, or a position outside the
  * sequence, on some rank
+ * @retval NDM_ERR_USAGE      the batch has another number of sequences, or lacks inputs or targets,
+ * on some rank. After either, the trainer is as it was: the next step may be right
  * @retval NDM_ERR_NONFINITE  loss or norm is not finite: no weight was changed, on any rank
  */
 NDM_API NDM_MUST_USE ndm_status ndm_trainer_step(ndm_trainer *trainer, const ndm_batch *batch,
@@ -79,7 +81,8 @@ NDM_API NDM_MUST_USE ndm_status ndm_trainer_step(ndm_trainer *trainer, const ndm
 NDM_API NDM_MUST_USE ndm_status ndm_trainer_evaluate(ndm_trainer *trainer, const ndm_batch *batch,
                                                      double *loss_sum, int64_t *tokens);
 
-/** Makes the next step report stop on all ranks. May be called from a signal handler. */
+/** Makes the next step, and those after it, report stop on all ranks. May be called from a signal
+ * handler. */
 NDM_API void ndm_trainer_request_stop(ndm_trainer *trainer);
 
 NDM_API ndm_optimizer *ndm_trainer_optimizer(const ndm_trainer *trainer);

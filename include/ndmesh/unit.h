@@ -20,7 +20,7 @@ typedef struct ndm_unit ndm_unit;
 
 /** How tensor parallelism cuts a parameter (Shoeybi et al., "Megatron-LM", 2019). */
 typedef enum ndm_role {
-    NDM_ROLE_REPLICATED = 0, /**< whole on every tp rank */
+    NDM_ROLE_REPLICATED = 0, /**< whole on every tp rank; see ndm_unit_reduce_grads() */
     NDM_ROLE_COLUMN,         /**< output features: dim 0 of [out, in], or a bias [out] */
     NDM_ROLE_ROW,            /**< input features: dim 1 of [out, in] */
     NDM_ROLE_VOCAB           /**< vocabulary: dim 0 of [vocabulary, width] */
@@ -59,7 +59,7 @@ typedef struct ndm_param_spec {
  *
  * Collective over: world, in the same order.
  * @retval NDM_ERR_CONFIG  a shape or role breaks a rule, e.g. tp does not divide the blocks; names
- * the parameter
+ * the parameter. So does a unit without parameters
  * @retval NDM_ERR_MEMORY  on some rank; all ranks return it
  */
 NDM_API NDM_MUST_USE ndm_status ndm_unit_create(ndm_context *context, const char *name,
@@ -141,9 +141,11 @@ NDM_API float *ndm_unit_grad(const ndm_unit *unit, int64_t i);
 
 /**
  * Sums the gradients over all ranks that share the parameters: over dp_shard_cp into slices, over
- * dp_replicate, and over tp where ranks hold the same parameter. Adds to the slice's gradient of
- * earlier micro-batches of the step. With defer_sync, does nothing before the last micro-batch
- * (ndm_context_micro_batch()).
+ * dp_replicate, and over tp where ranks hold the same parameter but see other rows or heads: those
+ * of head_local and of shared blocks, and with sequence parallelism all replicated ones. Without it
+ * (no_sequence_parallel) tp ranks see the same rows, and must make the same gradient of a
+ * replicated parameter: it is not summed. Adds to the slice's gradient of earlier micro-batches of
+ * the step. With defer_sync, does nothing before the last micro-batch (ndm_context_micro_batch()).
  *
  * Collective over: dp_shard_cp, dp_replicate, tp. Completes: before ndm_optimizer_step() reads the
  * slice.
