@@ -24,15 +24,20 @@ ndm_status ndm_model_tap_logits(ndm_model *m, int64_t row, int64_t rows)
                     n * width * (int64_t)ndm_dtype_bytes(m->dtype), NDM_DEVICE_TO_HOST);
 }
 
-/* Forward with a tap; what it adds to the sum of losses is dropped. */
+/* Forward with a tap; the sum of losses is what it was before. */
 static ndm_status run_tapped(ndm_model *m, const ndm_batch *batch, void *tap)
 {
-    double loss;
+    ndm_stream *stream = m->context->compute;
+    double before;
 
+    NDM_TRY(ndm_copy(stream, &before, m->loss, (int64_t)sizeof before, NDM_DEVICE_TO_HOST));
+    NDM_TRY(ndm_stream_synchronize(stream));
     m->tap = tap;
     ndm_status status = ndm_model_evaluate(m, batch);
     m->tap = NULL;
-    return status == NDM_OK ? ndm_model_take_loss(m, &loss) : status;
+    NDM_TRY(status);
+    NDM_TRY(ndm_copy(stream, m->loss, &before, (int64_t)sizeof before, NDM_HOST_TO_DEVICE));
+    return ndm_stream_synchronize(stream);
 }
 
 static ndm_status begin(const ndm_model *m, const char *folder, ndm_safetensors_writer *writer)

@@ -342,6 +342,7 @@ ndm_status ndm_model_train(ndm_model *model, const ndm_batch *batch, double grad
 {
     NDM_NEED(model);
     NDM_TRY(agree_on_batch(model, batch));
+    model->loss_untaken = true;
     return ndm_model_train_agreed(model, batch, grad_scale);
 }
 
@@ -349,7 +350,14 @@ ndm_status ndm_model_evaluate(ndm_model *model, const ndm_batch *batch)
 {
     NDM_NEED(model);
     NDM_TRY(agree_on_batch(model, batch));
+    model->loss_untaken = true;
     return ndm_model_evaluate_agreed(model, batch);
+}
+
+ndm_status ndm_model_drop_loss(ndm_model *model)
+{
+    model->loss_untaken = false;
+    return ndm_zero(model->context->compute, model->loss, (int64_t)sizeof *model->loss);
 }
 
 ndm_status ndm_model_take_loss(ndm_model *model, double *sum)
@@ -359,7 +367,7 @@ ndm_status ndm_model_take_loss(ndm_model *model, double *sum)
     ndm_stream *stream = model->context->compute;
 
     NDM_TRY(ndm_copy(stream, sum, model->loss, (int64_t)sizeof *sum, NDM_DEVICE_TO_HOST));
-    NDM_TRY(ndm_zero(stream, model->loss, (int64_t)sizeof *sum));
+    NDM_TRY(ndm_model_drop_loss(model));
     return ndm_stream_synchronize(stream);
 }
 

@@ -149,6 +149,7 @@ struct ndm_model {
     float *delta;                /* [B, H, T] */
     float *workspace;            /* of norm_backward */
     double *loss;                /* [1] */
+    bool loss_untaken;           /* it may hold what a program's own micro-batches added */
 
     void *tap; /* NULL, or host, [T/cp, V]: where logits of the first sequence are copied */
 
@@ -315,6 +316,9 @@ NDM_MUST_USE ndm_status ndm_model_train_agreed(ndm_model *model, const ndm_batch
  * by. */
 NDM_MUST_USE ndm_status ndm_model_train_fed(ndm_model *model, const int64_t *tokens);
 NDM_MUST_USE ndm_status ndm_model_evaluate_agreed(ndm_model *model, const ndm_batch *batch);
+
+/* Begins the sum of losses anew. */
+NDM_MUST_USE ndm_status ndm_model_drop_loss(ndm_model *model);
 
 /* rope.c: tables of the config's positions. */
 NDM_MUST_USE ndm_status ndm_rope_tables(ndm_model *model, int64_t positions);

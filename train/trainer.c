@@ -301,6 +301,8 @@ ndm_status ndm_trainer_step(ndm_trainer *trainer, const ndm_batch *batch, ndm_st
     NDM_TRY(reduce(t, NDM_AXES_DP, NDM_SUM, &tokens, TOKENS, 1));
     optimizer.lr = ndm_schedule_lr(&t->schedule, ndm_trainer_steps(t) + 1);
     NDM_TRY(ndm_optimizer_prepare(t->optimizer, &optimizer));
+    if (t->model->loss_untaken)
+        NDM_TRY(ndm_model_drop_loss(t->model));
     NDM_TRY(run_micro_batches(t, batch));
     NDM_TRY(fetch(t, waited, numbers));
     NDM_TRY(ndm_optimizer_conclude(t->optimizer, &optimizer, &loss, 1, &norm));
@@ -326,6 +328,7 @@ ndm_status ndm_trainer_evaluate(ndm_trainer *trainer, const ndm_batch *batch, do
     NDM_TRY(reduce(t, NDM_AXES_DP, NDM_SUM, &valid, TOKENS, 1));
     NDM_TRY(ndm_copy(t->context->compute, &valid, t->numbers + TOKENS, (int64_t)sizeof valid,
                      NDM_DEVICE_TO_HOST));
+    NDM_TRY(ndm_model_drop_loss(t->model));
     NDM_TRY(ndm_model_evaluate_agreed(t->model, batch));
     NDM_TRY(ndm_model_take_loss(t->model, &sum));
     NDM_TRY(ndm_context_sum(t->context, &sum));

@@ -151,8 +151,9 @@ NDM_API NDM_MUST_USE ndm_status ndm_model_evaluate(ndm_model *model, const ndm_b
 NDM_API void ndm_model_describe(const ndm_model *model, int64_t block, ndm_traffic_fn emit,
                                 void *user);
 
-/** This rank's accumulated sum of token losses since the last call; the sum over the world is the
- * whole. Waits for compute. */
+/** This rank's accumulated sum of token losses since the last call, of ndm_model_train() and
+ * ndm_model_evaluate(); the sum over the world is the whole. A trainer's step or evaluation has its
+ * own sum, and drops one that was not taken. Waits for compute. */
 NDM_API NDM_MUST_USE ndm_status ndm_model_take_loss(ndm_model *model, double *sum);
 
 #ifdef __cplusplus

@@ -83,7 +83,8 @@ NDM_API const int64_t *ndm_unit_local_shape(const ndm_unit *unit,
 NDM_API NDM_MUST_USE ndm_status ndm_unit_init(ndm_unit *unit, uint64_t seed);
 
 /** Reads or writes a range of a parameter's global elements, row-major: values, [count] fp32 host
- * memory. */
+ * memory. Who writes leaves them as they are: they may be the weights themselves. A failure is
+ * relayed on this rank; others do not hear of it (ndm_context_agree()). */
 typedef ndm_status (*ndm_unit_range_fn)(void *user, const ndm_param_spec *spec, int64_t first,
                                         int64_t count, float *values);
 

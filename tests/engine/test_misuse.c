@@ -16,6 +16,7 @@
 enum { NUMEL = 96, SEED = 5, SEQ_LEN = 8, LATE_US = 50000 };
 
 static const float STD = 0.5f;
+static const char *const LOGITS = "test_misuse_logits.safetensors";
 
 static ndm_context *open_context(ndm_axis axis, const char *collectives)
 {
@@ -320,6 +321,41 @@ static void deadlines_are_above_zero(void **state)
     }
 }
 
+/* What a program's own micro-batches added, and nobody took, is no part of them. */
+static void steps_and_evaluations_have_losses_of_their_own(void **state)
+{
+    int32_t ids[SEQ_LEN] = {1, 2, 3, 4, 5, 6, 7, 8};
+    const ndm_batch batch = {1, ids, ids, NULL, NULL};
+    ndm_context *context = open_context(NDM_DP_SHARD, "auto");
+    ndm_trainer_options still = NDM_TRAINER_OPTIONS_INIT;
+    double own, again, sum;
+    ndm_step_result result;
+    ndm_trainer *trainer;
+    ndm_model *model;
+    int64_t tokens;
+
+    (void)state;
+    still.optimizer.lr = 0.0;
+    must(open_model(context, 1, SEQ_LEN, NULL, &model));
+    must(ndm_model_init(model, SEED));
+    must(ndm_trainer_create(model, &still, &trainer));
+    ok_all(ndm_trainer_evaluate(trainer, &batch, &own, &tokens));
+    ok_all(ndm_model_evaluate(model, &batch));
+    ok_all(ndm_trainer_evaluate(trainer, &batch, &again, &tokens));
+    check_all(again == own);
+    ok_all(ndm_model_train(model, &batch, 1.0));
+    ok_all(ndm_trainer_step(trainer, &batch, &result));
+    check_all(fabs(result.loss * (double)tokens - own) < 1e-5 * own);
+    ok_all(ndm_model_evaluate(model, &batch));
+    ok_all(ndm_model_save_logits(model, &batch, LOGITS));
+    (void)unlink(LOGITS);
+    ok_all(ndm_model_take_loss(model, &sum));
+    check_all(fabs(sum * (double)ndm_world_size(world) - own) < 1e-5 * own);
+    ndm_trainer_destroy(trainer);
+    ndm_model_destroy(model);
+    ndm_context_destroy(context);
+}
+
 static void sizes_beyond_what_places_can_count_are_refused(void **state)
 {
     ndm_context *context = open_context(NDM_DP_SHARD, "auto");
@@ -381,6 +417,7 @@ int main(void)
         cmocka_unit_test(bytes_that_cannot_be_are_refused),
         cmocka_unit_test(a_token_in_the_wrong_place_on_one_rank_is_everybodys_error),
         cmocka_unit_test(deadlines_are_above_zero),
+        cmocka_unit_test(steps_and_evaluations_have_losses_of_their_own),
         cmocka_unit_test(sizes_beyond_what_places_can_count_are_refused),
         cmocka_unit_test(a_class_is_wrapped_whatever_the_others_are),
         cmocka_unit_test(without_classes_the_layers_are_wrapped),
