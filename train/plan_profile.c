@@ -14,78 +14,86 @@
 
 typedef enum kind { REAL, WHOLE, SMALL, YES } kind;
 
-/* A number of a profile: where it goes, and the unit that the file gives it in. */
+/* A number of a profile: where it goes, the unit that the file gives it in, and its range
+ * there. */
 typedef struct field {
     const char *key;
     kind kind;
     size_t offset;
     double unit;
     bool required;
+    double least, most;
 } field;
+
+#define LARGEST 1e9
+#define ANY 0, LARGEST
+#define SIGNED -LARGEST, LARGEST /* against the engine's own */
+#define RATE 1e-6, LARGEST       /* what times are divided by */
+#define SHARE 0.01, 1
 
 #define MACHINE(member) offsetof(ndm_sim_machine, member)
 
 static const field machine_fields[] = {
-    {"peak_tflops", REAL, MACHINE(peak_flops), 1e12, true},
-    {"clock", REAL, MACHINE(clock), 1, true},
-    {"spread", REAL, MACHINE(spread), 1, false},
-    {"gemm_share", REAL, MACHINE(gemm_share), 1, false},
-    {"gemm_time", REAL, MACHINE(gemm_line[0]), 1, false},
-    {"gemm_time_m", REAL, MACHINE(gemm_line[1]), 1, false},
-    {"gemm_time_n", REAL, MACHINE(gemm_line[2]), 1, false},
-    {"gemm_time_k", REAL, MACHINE(gemm_line[3]), 1, false},
-    {"gemm_grad_time", REAL, MACHINE(gemm_grad_line[0]), 1, false},
-    {"gemm_grad_time_m", REAL, MACHINE(gemm_grad_line[1]), 1, false},
-    {"gemm_grad_time_n", REAL, MACHINE(gemm_grad_line[2]), 1, false},
-    {"gemm_grad_time_k", REAL, MACHINE(gemm_grad_line[3]), 1, false},
-    {"fp8_speedup", REAL, MACHINE(fp8_speedup), 1, false},
-    {"memory_gib", REAL, MACHINE(memory_bytes), 1073741824.0, true},
-    {"memory_gbps", REAL, MACHINE(memory_bw), 1e9, true},
-    {"memory_share", REAL, MACHINE(memory_share), 1, true},
-    {"host_gbps", REAL, MACHINE(host_bw), 1e9, true},
-    {"attention_share", REAL, MACHINE(attention_share), 1, true},
-    {"attention_backward", REAL, MACHINE(attention_backward), 1, false},
-    {"cores_per_host", REAL, MACHINE(cores_per_host), 1, false},
-    {"kernel_us", REAL, MACHINE(kernel_ns), 1e3, true},
-    {"launch_us", REAL, MACHINE(launch_ns), 1e3, true},
-    {"contention", REAL, MACHINE(contention), 1, true},
-    {"activation_bytes", SMALL, MACHINE(activation_bytes), 1, true},
-    {"alloc_small", WHOLE, MACHINE(alloc_small), 1, false},
-    {"alloc_large", WHOLE, MACHINE(alloc_large), 1, false},
-    {"reserved_share", REAL, MACHINE(reserved_share), 1, true},
-    {"reserved_gib", REAL, MACHINE(reserved_bytes), 1073741824.0, true},
-    {"context_gib", REAL, MACHINE(context_bytes), 1073741824.0, true},
-    {"ranks_per_host", WHOLE, MACHINE(ranks_per_host), 1, true},
-    {"ranks_per_domain", WHOLE, MACHINE(ranks_per_domain), 1, true},
-    {"link_gbps", REAL, MACHINE(link_bw), 1e9, true},
-    {"network_gbps", REAL, MACHINE(network_bw), 1e9, true},
-    {"network_share", REAL, MACHINE(network_share), 1, true},
-    {"hop_us", REAL, MACHINE(hop_ns), 1e3, true},
-    {"step_us", REAL, MACHINE(step_ns), 1e3, true},
-    {"link_us", REAL, MACHINE(link_ns), 1e3, true},
-    {"link_scale", REAL, MACHINE(link_scale), 1, false},
-    {"latency_scale", REAL, MACHINE(latency_scale), 1, false},
-    {"windows", YES, MACHINE(windows), 1, false},
+    {"peak_tflops", REAL, MACHINE(peak_flops), 1e12, true, RATE},
+    {"clock", REAL, MACHINE(clock), 1, true, SHARE},
+    {"spread", REAL, MACHINE(spread), 1, false, 0, 0.5},
+    {"gemm_share", REAL, MACHINE(gemm_share), 1, false, 0, 1},
+    {"gemm_time", REAL, MACHINE(gemm_line[0]), 1, false, ANY},
+    {"gemm_time_m", REAL, MACHINE(gemm_line[1]), 1, false, ANY},
+    {"gemm_time_n", REAL, MACHINE(gemm_line[2]), 1, false, ANY},
+    {"gemm_time_k", REAL, MACHINE(gemm_line[3]), 1, false, ANY},
+    {"gemm_grad_time", REAL, MACHINE(gemm_grad_line[0]), 1, false, ANY},
+    {"gemm_grad_time_m", REAL, MACHINE(gemm_grad_line[1]), 1, false, ANY},
+    {"gemm_grad_time_n", REAL, MACHINE(gemm_grad_line[2]), 1, false, ANY},
+    {"gemm_grad_time_k", REAL, MACHINE(gemm_grad_line[3]), 1, false, ANY},
+    {"fp8_speedup", REAL, MACHINE(fp8_speedup), 1, false, ANY},
+    {"memory_gib", REAL, MACHINE(memory_bytes), 1073741824.0, true, RATE},
+    {"memory_gbps", REAL, MACHINE(memory_bw), 1e9, true, RATE},
+    {"memory_share", REAL, MACHINE(memory_share), 1, true, SHARE},
+    {"host_gbps", REAL, MACHINE(host_bw), 1e9, true, RATE},
+    {"attention_share", REAL, MACHINE(attention_share), 1, true, 0.01, 10},
+    {"attention_backward", REAL, MACHINE(attention_backward), 1, false, ANY},
+    {"cores_per_host", REAL, MACHINE(cores_per_host), 1, false, ANY},
+    {"kernel_us", REAL, MACHINE(kernel_ns), 1e3, true, ANY},
+    {"launch_us", REAL, MACHINE(launch_ns), 1e3, true, ANY},
+    {"contention", REAL, MACHINE(contention), 1, true, ANY},
+    {"activation_bytes", SMALL, MACHINE(activation_bytes), 1, true, 1, 8},
+    {"alloc_small", WHOLE, MACHINE(alloc_small), 1, false, ANY},
+    {"alloc_large", WHOLE, MACHINE(alloc_large), 1, false, ANY},
+    {"reserved_share", REAL, MACHINE(reserved_share), 1, true, ANY},
+    {"reserved_gib", REAL, MACHINE(reserved_bytes), 1073741824.0, true, ANY},
+    {"context_gib", REAL, MACHINE(context_bytes), 1073741824.0, true, ANY},
+    {"ranks_per_host", WHOLE, MACHINE(ranks_per_host), 1, true, 1, LARGEST},
+    {"ranks_per_domain", WHOLE, MACHINE(ranks_per_domain), 1, true, 1, LARGEST},
+    {"link_gbps", REAL, MACHINE(link_bw), 1e9, true, RATE},
+    {"network_gbps", REAL, MACHINE(network_bw), 1e9, true, RATE},
+    {"network_share", REAL, MACHINE(network_share), 1, true, SHARE},
+    {"hop_us", REAL, MACHINE(hop_ns), 1e3, true, ANY},
+    {"step_us", REAL, MACHINE(step_ns), 1e3, true, ANY},
+    {"link_us", REAL, MACHINE(link_ns), 1e3, true, ANY},
+    {"link_scale", REAL, MACHINE(link_scale), 1, false, RATE},
+    {"latency_scale", REAL, MACHINE(latency_scale), 1, false, ANY},
+    {"windows", YES, MACHINE(windows), 1, false, ANY},
 };
 
 #define STACK(member) offsetof(ndm_sim_stack, member)
 static const field stack_fields[] = {
-    {"stack.attention_share", REAL, STACK(attention_share), 1, false},
-    {"stack.again_gemms", REAL, STACK(again_gemms), 1, false},
-    {"stack.score_backward_bytes", REAL, STACK(score_bytes[1]), 1, false},
-    {"stack.overlap", REAL, STACK(overlap), 1, false},
-    {"stack.keeps_inputs", YES, STACK(keeps_inputs), 1, false},
-    {"stack.fp8", YES, STACK(fp8), 1, false},
-    {"stack.fp8_gather", YES, STACK(fp8_gather), 1, false},
-    {"stack.tp_copy_bytes", REAL, STACK(tp_copy_bytes), 1, false},
-    {"stack.join_bytes", REAL, STACK(join_bytes), 1, false},
-    {"stack.expand_bytes", REAL, STACK(expand_bytes), 1, false},
-    {"stack.accum_bytes", REAL, STACK(accum_bytes), 1, false},
-    {"stack.gradient_bytes", REAL, STACK(gradient_bytes), 1, false},
-    {"stack.keep_bytes", REAL, STACK(keep_bytes), 1, false},
-    {"stack.grad_bytes", REAL, STACK(grad_bytes), 1, false},
-    {"stack.gather_copy_bytes", REAL, STACK(gather_copy_bytes), 1, false},
-    {"stack.launches", REAL, STACK(launches), 1, false},
+    {"stack.attention_share", REAL, STACK(attention_share), 1, false, ANY},
+    {"stack.again_gemms", REAL, STACK(again_gemms), 1, false, SIGNED},
+    {"stack.score_backward_bytes", REAL, STACK(score_bytes[1]), 1, false, SIGNED},
+    {"stack.overlap", REAL, STACK(overlap), 1, false, 0, 1},
+    {"stack.keeps_inputs", YES, STACK(keeps_inputs), 1, false, SIGNED},
+    {"stack.fp8", YES, STACK(fp8), 1, false, SIGNED},
+    {"stack.fp8_gather", YES, STACK(fp8_gather), 1, false, SIGNED},
+    {"stack.tp_copy_bytes", REAL, STACK(tp_copy_bytes), 1, false, SIGNED},
+    {"stack.join_bytes", REAL, STACK(join_bytes), 1, false, SIGNED},
+    {"stack.expand_bytes", REAL, STACK(expand_bytes), 1, false, SIGNED},
+    {"stack.accum_bytes", REAL, STACK(accum_bytes), 1, false, SIGNED},
+    {"stack.gradient_bytes", REAL, STACK(gradient_bytes), 1, false, SIGNED},
+    {"stack.keep_bytes", REAL, STACK(keep_bytes), 1, false, SIGNED},
+    {"stack.grad_bytes", REAL, STACK(grad_bytes), 1, false, SIGNED},
+    {"stack.gather_copy_bytes", REAL, STACK(gather_copy_bytes), 1, false, SIGNED},
+    {"stack.launches", REAL, STACK(launches), 1, false, ANY},
 };
 
 enum { MACHINE_FIELDS = sizeof machine_fields / sizeof *machine_fields };
@@ -123,7 +131,14 @@ static bool read_number(const char *text, double *value)
         return true;
     }
     *value = ndm_text_to_double(text, &end);
-    return *end == '\0' && !isnan(*value);
+    return *end == '\0' && isfinite(*value);
+}
+
+/* Writes "0.01 to 1" where the value is outside of that. */
+static bool in_range(const field *f, double value, char text[64])
+{
+    snprintf(text, 64, "%g to %g", f->least, f->most);
+    return value >= f->least && value <= f->most;
 }
 
 static const field *find_field(const field *fields, int n, const char *key)
@@ -152,23 +167,19 @@ static ndm_status refuse_key(const char *key, size_t length)
 ndm_status ndm_plan_set(ndm_sim_machine *machine, ndm_sim_stack *stack, const char *assignment)
 {
     const char *equal = strchr(assignment, '=');
-    char key[64];
+    char key[64], range[64];
     double value;
 
     if (!equal || equal - assignment >= (int)sizeof key || !read_number(equal + 1, &value))
         NDM_FAIL(NDM_ERR_USAGE, "plan: '%s' is not KEY=NUMBER", assignment);
     snprintf(key, sizeof key, "%.*s", (int)(equal - assignment), assignment);
-    const field *f = find_field(machine_fields, MACHINE_FIELDS, key);
-    if (f) {
-        if (value < 0.0)
-            NDM_FAIL(NDM_ERR_USAGE, "plan: '%s': the number is below 0", assignment);
-        store(machine, f, value);
-        return NDM_OK;
-    }
-    f = find_field(stack_fields, STACK_FIELDS, key);
+    const field *of_machine = find_field(machine_fields, MACHINE_FIELDS, key);
+    const field *f = of_machine ? of_machine : find_field(stack_fields, STACK_FIELDS, key);
     if (!f)
         return refuse_key(assignment, (size_t)(equal - assignment));
-    store(stack, f, value);
+    if (!in_range(f, value, range))
+        NDM_FAIL(NDM_ERR_USAGE, "plan: '%s': %s is %s", assignment, key, range);
+    store(of_machine ? (void *)machine : (void *)stack, f, value);
     return NDM_OK;
 }
 
@@ -354,6 +365,7 @@ static ndm_status read_text(const reader *r, const yaml_node_t *value, char *to,
 static ndm_status visit_top(reader *r, const char *key, yaml_node_t *value, int64_t context)
 {
     ndm_sim_machine *m = r->machine;
+    char range[64];
     double number;
 
     (void)context;
@@ -376,9 +388,11 @@ static ndm_status visit_top(reader *r, const char *key, yaml_node_t *value, int6
     const field *f = find_field(machine_fields, MACHINE_FIELDS, key);
     if (!f)
         NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: unknown key '%s'", r->path, ndm_yaml_line(value), key);
-    if (!read_number(ndm_yaml_text(value), &number) || number < 0.0)
-        NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: %s is not a number from 0 on", r->path,
-                 ndm_yaml_line(value), key);
+    if (!read_number(ndm_yaml_text(value), &number))
+        NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: %s is not a number", r->path, ndm_yaml_line(value), key);
+    if (!in_range(f, number, range))
+        NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: %s is %g; it is %s", r->path, ndm_yaml_line(value), key,
+                 number, range);
     r->seen[f - machine_fields] = true;
     store(m, f, number);
     return NDM_OK;
@@ -395,9 +409,6 @@ static ndm_status check_complete(const reader *r)
         return NDM_OK;
     if (m->n_gemms == 0 && m->gemm_share <= 0.0 && m->gemm_line[0] <= 0.0)
         NDM_FAIL(NDM_ERR_FORMAT, "%s: no gemm, gemm_share or gemm_time", r->path);
-    if (m->ranks_per_host < 1 || m->ranks_per_domain < 1 || m->activation_bytes < 1 ||
-        m->peak_flops <= 0.0 || m->clock <= 0.0 || m->memory_bw <= 0.0 || m->memory_share <= 0.0)
-        NDM_FAIL(NDM_ERR_FORMAT, "%s: sizes, peaks and shares are above 0", r->path);
     return NDM_OK;
 }
 

@@ -236,7 +236,10 @@ static void refusals_name_file_line_and_key(void **state)
     (void)state;
     refuse("name: x\npeak_tflop: 3\n", ":2: unknown key 'peak_tflop'");
     refuse("peak_tflops: fast\n", "peak_tflops is not a number");
-    refuse("peak_tflops: -1\n", "peak_tflops is not a number");
+    refuse("peak_tflops: -1\n", ":1: peak_tflops is -1; it is 1e-06 to 1e+09");
+    refuse("peak_tflops: inf\n", "peak_tflops is not a number");
+    refuse("ranks_per_host: 0\n", "ranks_per_host is 0");
+    refuse("memory_share: 1.2\n", "memory_share is 1.2; it is 0.01 to 1");
     refuse("name: x\n", "peak_tflops is missing");
     refuse("gemm:\n- [1, 2, 3]\n", ":2: a row of 4 numbers");
     refuse("collectives:\n  gather: {2: [[1, 2]]}\n", "no collective 'gather'");
@@ -262,7 +265,11 @@ static void numbers_can_be_set_by_key(void **state)
     assert_int_equal(ndm_plan_set(&m, &s, "clocks=0.5"), NDM_ERR_USAGE);
     assert_non_null(strstr(ndm_error_message(), "'clock'"));
     assert_int_equal(ndm_plan_set(&m, &s, "clock"), NDM_ERR_USAGE);
-    assert_int_equal(ndm_plan_set(&m, &s, "clock=-1"), NDM_ERR_USAGE);
+    static const char *const absurd[] = {"clock=-1",         "clock=0",          "clock=5",
+                                         "network_gbps=0",   "ranks_per_host=0", "peak_tflops=inf",
+                                         "memory_share=1.5", "stack.launches=-1"};
+    for (size_t i = 0; i < sizeof absurd / sizeof *absurd; i++)
+        assert_int_equal(ndm_plan_set(&m, &s, absurd[i]), NDM_ERR_USAGE);
     assert_int_equal(ndm_cost_stack("compild", &s), NDM_ERR_USAGE);
     assert_non_null(strstr(ndm_error_message(), "compiled"));
 }
