@@ -12,6 +12,7 @@
 #include "device/device.h"
 #include "kernels/kernels.h"
 #include "mesh/machine.h"
+#include "model/config.h"
 #include "train/versions.h"
 #include <ndmesh/strategy.h>
 
@@ -25,7 +26,7 @@ static const ndm_option options[] = {
 static const ndm_option_table table = {
     .command = "info",
     .usage = "[options]",
-    .summary = "version, machine, and the worlds, kernels and backends there are",
+    .summary = "version, machine, and the worlds, kernels, backends and presets there are",
     .options = options,
     .n_options = sizeof options / sizeof options[0],
 };
@@ -64,7 +65,7 @@ static void tell_choice(report *r, const char *name, const char *summary, bool a
                         const char *why)
 {
     if (!r->as_json) {
-        printf("  %-10s %-4s %s%s%s%s\n", name, available ? "yes" : "no", summary,
+        printf("  %-14s %-4s %s%s%s%s\n", name, available ? "yes" : "no", summary,
                why[0] != '\0' ? " (" : "", why, why[0] != '\0' ? ")" : "");
         return;
     }
@@ -105,6 +106,23 @@ static void tell_strategies(report *r)
         char axes[64];
         ndm_axis_set_name(s->axes, axes, sizeof axes);
         tell_choice(r, s->name, s->summary, true, axes);
+    }
+    end_list(r);
+}
+
+/* Models that --model takes by name. */
+static void tell_presets(report *r)
+{
+    const char *const *names = ndm_model_preset_names();
+
+    begin_list(r, "presets");
+    for (size_t i = 0; names[i] != NULL; i++) {
+        ndm_model_config c;
+        char size[48];
+        if (ndm_model_config_preset(names[i], &c) != NDM_OK)
+            continue;
+        snprintf(size, sizeof size, "%lld parameters", (long long)ndm_model_config_parameters(&c));
+        tell_choice(r, names[i], ndm_model_preset_summary(names[i]), true, size);
     }
     end_list(r);
 }
@@ -206,6 +224,7 @@ static void tell_all(report *r, ndm_world *world)
     tell_devices(r);
     tell_kernels(r);
     tell_collectives(r, world);
+    tell_presets(r);
 }
 
 static ndm_status print(bool as_json, ndm_world *world)

@@ -71,6 +71,14 @@ static size_t find(const char *name)
     return i;
 }
 
+/* "meta-llama/Llama-3.1-8B", as other trainers take it. */
+static bool is_name_of_hub(const char *name)
+{
+    const char *slash = strchr(name, '/');
+
+    return slash && slash != name && slash[1] && !strchr(slash + 1, '/') && name[0] != '.';
+}
+
 ndm_status ndm_model_config_preset(const char *name, ndm_model_config *config)
 {
     const char *near;
@@ -81,6 +89,11 @@ ndm_status ndm_model_config_preset(const char *name, ndm_model_config *config)
         return ndm_model_config_check(config, names[i]);
     }
     near = ndm_text_nearest(name, names, COUNT);
+    if (!near && is_name_of_hub(name))
+        NDM_FAIL(NDM_ERR_CONFIG,
+                 "there is no folder '%s'; nothing is fetched from a hub: download the model, and "
+                 "give its folder",
+                 name);
     NDM_FAIL(NDM_ERR_CONFIG, "model '%s' is neither a folder, a config.json, nor a preset%s%s%s",
              name, near ? "; the nearest preset is '" : " (such as llama-tiny)", near ? near : "",
              near ? "'" : "");

@@ -199,6 +199,15 @@ void ndm_data_close(ndm_data *d)
     free(d);
 }
 
+const char *ndm_data_text(const ndm_data *d)
+{
+    for (int64_t i = 0; i < d->stream_count; i++)
+        for (int64_t j = 0; j < d->streams[i].part_count; j++)
+            if (strcmp(d->streams[i].parts[j].file.format, "text") == 0)
+                return d->streams[i].parts[j].file.map.path;
+    return NULL;
+}
+
 int64_t ndm_data_tokens(const ndm_data *d)
 {
     int64_t sum = 0;

@@ -42,6 +42,7 @@ NDM_MUST_USE ndm_status ndm_data_open(const ndm_data_options *options, ndm_data 
 void ndm_data_close(ndm_data *data); /* NULL is fine */
 
 int64_t ndm_data_tokens(const ndm_data *data);
+const char *ndm_data_text(const ndm_data *data); /* path of the first file of text, NULL = none */
 int64_t ndm_data_samples(
     const ndm_data *data); /* of one epoch; tokens after the last whole one are not used */
 

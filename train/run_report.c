@@ -67,6 +67,14 @@ static void print_units(const ndm_training *r, FILE *out)
     fprintf(out, "\n");
 }
 
+static void print_resumed(const ndm_training *r, FILE *out)
+{
+    int64_t done = ndm_trainer_steps(r->trainer), steps = ndm_option_int64(r->options, "steps");
+
+    fprintf(out, "ndmesh: goes on from %s, after step %lld%s\n", r->resumed, (long long)done,
+            done < steps ? "" : ": no step is left to train (--steps counts those before, too)");
+}
+
 void ndm_training_report_start(const ndm_training *r)
 {
     const ndm_mesh *mesh = ndm_context_mesh(r->context);
@@ -82,6 +90,8 @@ void ndm_training_report_start(const ndm_training *r)
                 (long long)ndm_mesh_axis_size(mesh, (ndm_axis)a));
     fprintf(out, "\n");
     print_units(r, out);
+    if (r->resumed[0])
+        print_resumed(r, out);
 }
 
 ndm_status ndm_training_report_step(ndm_training *r)

@@ -86,8 +86,6 @@ static ndm_status resume(ndm_training *r)
     r->last.step = state.step;
     if (folder && lies_in(r->resumed, folder))
         r->saved_step = state.step;
-    ndm_log(NDM_LOG_INFO, "checkpoint", "%s: goes on after step %lld", r->resumed,
-            (long long)state.step);
     return NDM_OK;
 }
 

@@ -2,6 +2,8 @@
 /* From options to objects: context, model, data, trainer. */
 #include "train/run_setup.h"
 
+#include <dirent.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -203,6 +205,39 @@ static ndm_status create_model(const ndm_options *o, ndm_context *context, ndm_m
     return status;
 }
 
+static bool starts_with_one_of(const char *name, const char *const *prefixes)
+{
+    while (*prefixes && strncmp(name, *prefixes, strlen(*prefixes)) != 0)
+        prefixes++;
+    return *prefixes != NULL;
+}
+
+/* Weights that are there, and not as they are read, must not become random ones. */
+static ndm_status refuse_other_weights(const char *folder)
+{
+    static const char *const prefixes[] = {"pytorch_model",
+                                           "consolidated.",
+                                           "adapter_model",
+                                           "tf_model",
+                                           "flax_model",
+                                           "model-0",
+                                           NULL};
+    char found[256] = "";
+    DIR *d = opendir(folder);
+
+    for (const struct dirent *e; d && !found[0] && (e = readdir(d));)
+        if (starts_with_one_of(e->d_name, prefixes))
+            snprintf(found, sizeof found, "%.255s", e->d_name);
+    if (d)
+        closedir(d);
+    if (found[0])
+        NDM_FAIL(NDM_ERR_CONFIG,
+                 "%s has %s, but neither model.safetensors nor model.safetensors.index.json: "
+                 "save its weights as those, or start with --init random",
+                 folder, found);
+    return NDM_OK;
+}
+
 /* Weights if the folder has them, unless random ones are asked for. */
 ndm_status ndm_setup_has_weights(const ndm_options *o, bool *has)
 {
@@ -216,7 +251,7 @@ ndm_status ndm_setup_has_weights(const ndm_options *o, bool *has)
                  "--init weights: %s is %s, which has no weights; give --model a folder with "
                  "model.safetensors, or --init random",
                  model, ndm_file_exists(model) ? "a configuration alone" : "a built-in shape");
-    return NDM_OK;
+    return asked || *has ? NDM_OK : refuse_other_weights(model);
 }
 
 ndm_status ndm_setup_weights(const ndm_options *o, ndm_model *model, double *read_ms)
@@ -255,6 +290,24 @@ ndm_status ndm_setup_model(const ndm_options *o, ndm_context *context, ndm_model
 
 /* ---- data and trainer --------------------------------------------------------------------- */
 
+/* Bytes are hardly what a model with a tokenizer has learned. */
+static void warn_of_text(const char *model, const ndm_data *data)
+{
+    static const char *const tokenizers[] = {"tokenizer.json", "tokenizer.model"};
+    const char *text = ndm_data_text(data);
+    char path[4096];
+
+    for (size_t i = 0; text && i < sizeof tokenizers / sizeof tokenizers[0]; i++) {
+        snprintf(path, sizeof path, "%s/%s", model, tokenizers[i]);
+        if (!ndm_file_exists(path))
+            continue;
+        ndm_log(NDM_LOG_WARNING, "data",
+                "%s is read as bytes, but there is %s: tools/prepare.py makes its tokens", text,
+                path);
+        return;
+    }
+}
+
 ndm_status ndm_setup_data(const ndm_options *o, const char *list, const ndm_model *model,
                           ndm_data **data)
 {
@@ -279,6 +332,8 @@ ndm_status ndm_setup_data(const ndm_options *o, const char *list, const ndm_mode
         files[i] = ndm_option_item(o, list, i);
     ndm_status status = ndm_context_agree(ndm_model_context(model), ndm_data_open(&d, data));
     free(files);
+    if (status == NDM_OK && ndm_context_rank(ndm_model_context(model)) == 0)
+        warn_of_text(ndm_option_string(o, "model"), *data);
     return status;
 }
 
