@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 
-COMMAND = re.compile(r"(?:^|`)(?:mpiexec\S* -n \d+ )?ndmesh ((?:mesh|plan|info|help|train)\b[^`\n#|<>]*(?:\\\n[^`\n#|<>]*)*)", re.M)
+COMMAND = re.compile(r"(?:^|`)(?:mpiexec\S* -n \d+ )?ndmesh ((?:mesh|plan|info|help|train)\b(?:[^`\n#|<>\\]|\\\n)*)", re.M)
 PLACEHOLDER = re.compile(r"\.\.\.|(?:^|\s)[A-Z]+(?=\s|$)")
 QUICK = ["--ranks", "8"]  # of a search: the last flag wins, so that it takes a moment
 FEWEST = 6
@@ -27,9 +27,10 @@ def commands(root):
                 yield path.relative_to(root), words
 
 
-def run(program, words, folder):
+def run(program, words, folder, root):
     for name in (w for w in words if w.endswith(".yaml")):
-        (folder / name).touch()
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes((root / name).read_bytes() if (root / name).exists() else b"")
     extra = ["--print-config"] if words[0] == "train" else QUICK if "--search" in words else []
     return subprocess.run([program, *words, *extra], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           timeout=100, env={k: v for k, v in os.environ.items() if not k.startswith("NDM_")})
@@ -40,7 +41,7 @@ def main():
     ran = failed = 0
     for path, words in commands(root):
         with tempfile.TemporaryDirectory() as folder:
-            done = run(program, words, pathlib.Path(folder))
+            done = run(program, words, pathlib.Path(folder), root)
         ran += 1
         failed += done.returncode != 0
         if done.returncode != 0:
