@@ -337,7 +337,22 @@ static ndm_status visit_kernel(reader *r, const char *key, yaml_node_t *value, i
     NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: there is no kernel '%s'", r->path, ndm_yaml_line(value), key);
 }
 
-/* Tables of another file of the same folder. */
+/* Where profiles are: NDM_SHARE, where they were installed, or the sources that built this. */
+static bool find_named(const char *name, char *path, size_t bytes)
+{
+    const char *folders[] = {getenv("NDM_SHARE"), NDM_SHARE_INSTALLED, NDM_SHARE_SOURCES};
+
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        if (!folders[i] || !*folders[i])
+            continue;
+        snprintf(path, bytes, "%s/clusters/%s.yaml", folders[i], name);
+        if (ndm_file_exists(path))
+            return true;
+    }
+    return false;
+}
+
+/* Tables of another file, beside this one or, of a profile that was copied, where profiles are. */
 static ndm_status read_tables(reader *r, yaml_node_t *value)
 {
     const char *name = ndm_yaml_text(value), *slash = strrchr(r->path, '/');
@@ -348,6 +363,10 @@ static ndm_status read_tables(reader *r, yaml_node_t *value)
                  ndm_yaml_line(value));
     snprintf(path, sizeof path, "%.*s%s.yaml", slash ? (int)(slash - r->path) + 1 : 0, r->path,
              name);
+    if (!ndm_file_exists(path) && !find_named(name, path, sizeof path))
+        NDM_FAIL(NDM_ERR_FORMAT,
+                 "%s:%d: there is no %s.yaml, beside this file or where profiles are", r->path,
+                 ndm_yaml_line(value), name);
     return load_file(path, r->machine, true);
 }
 
@@ -432,21 +451,6 @@ static ndm_status load_file(const char *path, ndm_sim_machine *machine, bool tab
 static const char *const known[] = {"a100x8",        "a100x8-40gb", "h100x8",
                                     "h100x8-vboost", "h100x8-500w", "h200x8",
                                     "b200x8",        "gb200x4",     "cpu-cluster"};
-
-/* Where profiles are: NDM_SHARE, where they were installed, or the sources that built this. */
-static bool find_named(const char *name, char *path, size_t bytes)
-{
-    const char *folders[] = {getenv("NDM_SHARE"), NDM_SHARE_INSTALLED, NDM_SHARE_SOURCES};
-
-    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
-        if (!folders[i] || !*folders[i])
-            continue;
-        snprintf(path, bytes, "%s/clusters/%s.yaml", folders[i], name);
-        if (ndm_file_exists(path))
-            return true;
-    }
-    return false;
-}
 
 ndm_status ndm_plan_load_cluster(const char *name, ndm_sim_machine *machine)
 {

@@ -250,6 +250,24 @@ static void refusals_name_file_line_and_key(void **state)
     assert_non_null(strstr(ndm_error_message(), "h100x8"));
 }
 
+/* As the profiles' README says: a new machine is a copy, wherever it is. */
+static void a_copied_profile_finds_its_tables(void **state)
+{
+    const char *path = "plan_profile_copy.yaml";
+    ndm_buffer text = {0};
+    ndm_sim_machine copy;
+
+    (void)state;
+    load("h100x8");
+    assert_int_equal(ndm_file_read(NDM_SHARE "/clusters/h100x8.yaml", &text), NDM_OK);
+    assert_int_equal(ndm_file_write_atomic(path, text.data, text.length), NDM_OK);
+    ndm_buffer_finish(&text);
+    assert_int_equal(ndm_plan_load_cluster(path, &copy), NDM_OK);
+    assert_true(copy.n_gemms == machine.n_gemms && copy.n_curves == machine.n_curves);
+    remove(path);
+    refuse("tables: nope\n", ":1: there is no nope.yaml");
+}
+
 static void numbers_can_be_set_by_key(void **state)
 {
     ndm_sim_machine m = machine;
@@ -289,6 +307,7 @@ int main(void)
         cmocka_unit_test(a_line_gives_shares),
         cmocka_unit_test(every_profile_is_complete),
         cmocka_unit_test(refusals_name_file_line_and_key),
+        cmocka_unit_test(a_copied_profile_finds_its_tables),
         cmocka_unit_test(numbers_can_be_set_by_key),
     };
 
