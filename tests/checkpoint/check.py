@@ -133,7 +133,7 @@ def latest(b):
     """`latest` starts anew where there is nothing, and says what it needs."""
     b.train((1, 1, 1, 1), "--steps=1", "--save-dir=none-yet", "--resume=latest")
     expect((b.folder / "none-yet/step-00000001").is_dir(), "no checkpoint at the end")
-    told = b.train((1, 1, 1, 1), "--steps=1", "--save-dir=none-yet", "--resume=latest").stderr
+    told = b.train((1, 1, 1, 1), "--steps=1", "--save-dir=none-yet", "--resume=latest", "--no-quiet").stderr
     expect("goes on from none-yet/step-00000001, after step 1: no step is left" in told, f"what is done is not said: {told}")
     expect("--save-dir" in b.train((1, 1, 1, 1), "--steps=1", "--resume=latest", code=2).stderr, "no word of --save-dir")
     b.train((1, 1, 1, 1), "--steps=1", "--resume=nowhere", code=1)
