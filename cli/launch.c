@@ -36,6 +36,20 @@ bool ndm_cli_starts_ranks(int64_t ranks)
     return ranks > 1 && ndm_cli_launcher_rank() < 0;
 }
 
+ndm_status ndm_cli_check_ranks(int64_t ranks)
+{
+    enum { RANKS_PER_CORE = 128 };
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+
+    if (cores > 0 && ranks > cores * RANKS_PER_CORE)
+        NDM_FAIL(NDM_ERR_CONFIG,
+                 "ranks: %" PRId64 " would be started on this machine's %ld core(s); at most %d a "
+                 "core are. Runs on other machines are planned by 'ndmesh plan', and started by "
+                 "mpiexec with their names",
+                 ranks, cores, RANKS_PER_CORE);
+    return NDM_OK;
+}
+
 /* Others open it by way of this process, which keeps its number when it becomes the launcher. */
 static ndm_status keep_text(const ndm_buffer *text, const char *path, char *kept, size_t kept_bytes)
 {
@@ -83,6 +97,7 @@ ndm_status ndm_cli_exec_ranks(int64_t ranks, const char *const *verb, int argc,
     enum { WORDS = 12 };
     char count[24], self[4096];
 
+    NDM_TRY(ndm_cli_check_ranks(ranks));
     NDM_TRY(ndm_cli_self(self, sizeof self));
     const char **command = calloc((size_t)argc + WORDS, sizeof *command);
     if (command == NULL)

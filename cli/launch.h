@@ -20,6 +20,9 @@ const char *const *ndm_cli_launchers(void);
  * needs none. */
 bool ndm_cli_starts_ranks(int64_t ranks);
 
+/* Refuses more ranks than the cores of this machine could take turns with. */
+NDM_MUST_USE ndm_status ndm_cli_check_ranks(int64_t ranks);
+
 /* Reads a file of options. One that can be read only once (a pipe) is kept for the ranks under the
  * path `kept`, as long as this process or the launcher that it becomes lives; "" for others. */
 NDM_MUST_USE ndm_status ndm_cli_read_once(const char *path, ndm_buffer *text, char *kept,

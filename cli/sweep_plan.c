@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/launch.h"
 #include "cli/sweep.h"
 #include "cli/sweep_filter.h"
 
@@ -155,6 +156,7 @@ static ndm_status read_batch(const ndm_options *o, ndm_sweep_plan *plan)
     int64_t ranks, micro_batch;
 
     NDM_TRY(largest(o, "ranks", &ranks));
+    NDM_TRY(ndm_cli_check_ranks(ranks));
     NDM_TRY(largest(o, "micro-batch", &micro_batch));
     plan->global_batch = ndm_option_int64(o, "global-batch");
     if (plan->global_batch == 0)
