@@ -131,7 +131,7 @@ static bool take_the_word(const word *w)
         (void)poll(NULL, 0, FIRST_MS + EACH_MS * (w->rank < MOST ? w->rank : MOST));
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     return fd < 0 || bind(fd, (const struct sockaddr *)&w->name, sizeof w->name) == 0 ||
-           errno != EADDRINUSE;
+           connect(fd, (const struct sockaddr *)&w->name, sizeof w->name) != 0; /* not taken */
 }
 
 /* All ranks failed alike and have left MPI: the launcher lets each end with its code. */
