@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "core/pages.h"
 
 enum { BURST_ROUNDS = 4096, ALIGNMENT = 4096 };
 
@@ -42,8 +43,8 @@ ndm_status ndm_peak_copy_init(ndm_peak_copy *copy, int threads, int64_t bytes)
                             .from = calloc((size_t)threads, sizeof *copy->from),
                             .to = calloc((size_t)threads, sizeof *copy->to)};
     for (int t = 0; t < threads && copy->from != NULL && copy->to != NULL; t++) {
-        copy->from[t] = aligned_alloc(ALIGNMENT, (size_t)bytes);
-        copy->to[t] = aligned_alloc(ALIGNMENT, (size_t)bytes);
+        copy->from[t] = ndm_pages_alloc(bytes); /* as the arrays of kernels are */
+        copy->to[t] = ndm_pages_alloc(bytes);
         failed = failed || copy->from[t] == NULL || copy->to[t] == NULL;
     }
     if (failed || copy->from == NULL || copy->to == NULL) {

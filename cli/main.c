@@ -165,10 +165,11 @@ static ending make_ending(int code)
 /* Calls only what a signal's handler may. */
 static void end_job(const ending *e)
 {
+    enum { PASS_ON_MS = 300 }; /* the launcher drops output that it has not passed on by then */
+
     if (e->fd < 0)
         return;
-    (void)poll(NULL, 0,
-               300); /* the launcher drops output that it has not passed on when it aborts */
+    (void)poll(NULL, 0, PASS_ON_MS);
     if (write(e->fd, e->text, e->bytes) == (ssize_t)e->bytes)
         sleep(2); /* the launcher ends us */
 }

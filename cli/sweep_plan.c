@@ -156,7 +156,6 @@ static ndm_status read_batch(const ndm_options *o, ndm_sweep_plan *plan)
     int64_t ranks, micro_batch;
 
     NDM_TRY(largest(o, "ranks", &ranks));
-    NDM_TRY(ndm_cli_check_ranks(ranks));
     NDM_TRY(largest(o, "micro-batch", &micro_batch));
     plan->global_batch = ndm_option_int64(o, "global-batch");
     if (plan->global_batch == 0)
@@ -184,6 +183,7 @@ static ndm_status make(const ndm_options *o, ndm_sweep_plan *plan)
         NDM_TRY(add_reference(o, plan));
     for (size_t i = 0; i < ndm_option_count(o, "ranks"); i++) {
         NDM_TRY(read_number("ranks", ndm_option_item(o, "ranks", i), &ranks));
+        NDM_TRY(ndm_cli_check_ranks(ranks));
         NDM_TRY(add_shapes(o, plan, axes, (ndm_sweep_point){.ranks = ranks}, 0, ranks));
     }
     if (plan->n == (int64_t)ndm_option_bool(o, "reference"))

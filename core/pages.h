@@ -3,7 +3,6 @@
 #ifndef NDM_CORE_PAGES_H
 #define NDM_CORE_PAGES_H
 
-#include <stddef.h>
 #include <stdint.h>
 
 enum { NDM_LARGE_PAGE = 2 << 20 };

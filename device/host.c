@@ -57,11 +57,10 @@ static ndm_status failure_of(const ndm_host_stream *s)
     return s->failed;
 }
 
-static ndm_status fail(ndm_host_stream *s, ndm_status status)
+static void fail(ndm_host_stream *s, ndm_status status)
 {
     s->failed = status;
     ndm_error_keep(&s->error);
-    return status;
 }
 
 ndm_status ndm_host_stream_create(ndm_device *device, ndm_stream_kind kind, ndm_stream **stream)
@@ -135,7 +134,7 @@ static ndm_status advance(ndm_host_stream *s)
     while (done && s->head && !s->failed) {
         ndm_status status = advance_head(s, &done);
         if (status != NDM_OK)
-            (void)!fail(s, status);
+            fail(s, status);
         if (done || s->failed)
             drop_head(s);
     }
@@ -204,9 +203,9 @@ static ndm_status fail_deadline(ndm_host_stream *s)
     char text[512];
 
     describe_wait(s, text, sizeof text);
-    return fail(s, ndm_error_set(NDM_ERR_TIMEOUT, __FILE__, __LINE__,
-                                 "stream %s: %s (after %.3g s)", s->base.name, text,
-                                 (double)s->base.device->options.timeout_ns * 1e-9));
+    fail(s, ndm_error_set(NDM_ERR_TIMEOUT, __FILE__, __LINE__, "stream %s: %s (after %.3g s)",
+                          s->base.name, text, (double)s->base.device->options.timeout_ns * 1e-9));
+    return s->failed;
 }
 
 /* Advances all queues until `s` has completed `at` tasks, or a queue or the deadline fails it. */

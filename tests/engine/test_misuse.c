@@ -368,18 +368,26 @@ static void sizes_beyond_what_places_can_count_are_refused(void **state)
     ndm_context_destroy(context);
 }
 
+static ndm_unit *const *wrap(ndm_context *context, const char *const *classes, ndm_model **model,
+                             int64_t *n)
+{
+    ndm_fsdp_config fsdp = NDM_FSDP_CONFIG_INIT;
+
+    fsdp.wrap = NDM_WRAP_TRANSFORMER;
+    fsdp.wrap_classes = classes;
+    must(open_model(context, 1, SEQ_LEN, &fsdp, model));
+    return ndm_model_units(*model, n);
+}
+
 /* As in a file of Accelerate that leaves the class to the model: the layers, and all else. */
 static void without_classes_the_layers_are_wrapped(void **state)
 {
     ndm_context *context = open_context(NDM_DP_SHARD, "auto");
-    ndm_fsdp_config fsdp = NDM_FSDP_CONFIG_INIT;
     ndm_model *model;
     int64_t n;
 
     (void)state;
-    fsdp.wrap = NDM_WRAP_TRANSFORMER;
-    must(open_model(context, 1, SEQ_LEN, &fsdp, &model));
-    ndm_unit *const *units = ndm_model_units(model, &n);
+    ndm_unit *const *units = wrap(context, NULL, &model, &n);
     check_all(n > 1 && strcmp(ndm_unit_name(units[1]), "layers.0") == 0);
     ndm_model_destroy(model);
     ndm_context_destroy(context);
@@ -390,15 +398,11 @@ static void a_class_is_wrapped_whatever_the_others_are(void **state)
 {
     const char *const classes[] = {ndm_family_table(NDM_LLAMA)->embedding_class, NULL};
     ndm_context *context = open_context(NDM_DP_SHARD, "auto");
-    ndm_fsdp_config fsdp = NDM_FSDP_CONFIG_INIT;
     ndm_model *model;
     int64_t n;
 
     (void)state;
-    fsdp.wrap = NDM_WRAP_TRANSFORMER;
-    fsdp.wrap_classes = classes;
-    must(open_model(context, 1, SEQ_LEN, &fsdp, &model));
-    ndm_unit *const *units = ndm_model_units(model, &n);
+    ndm_unit *const *units = wrap(context, classes, &model, &n);
     check_all(n == 2 && strcmp(ndm_unit_name(units[0]), "embed") == 0);
     ndm_model_destroy(model);
     ndm_context_destroy(context);
