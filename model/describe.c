@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "model/model.h"
+#include "strategies/fp8.h"
 
 /* What a strategy says of one use, and how often it is made in which direction. */
 typedef struct retold {
@@ -48,9 +49,10 @@ static void retell_unit(void *user, const ndm_traffic *said)
 {
     const retold *r = user;
 
-    bool weights = said->kind == NDM_ALL_GATHER && strcmp(said->where, "unit") == 0;
+    bool gather = (said->kind == NDM_ALL_GATHER && strcmp(said->where, "unit") == 0) ||
+                  strcmp(said->where, "scales") == 0;
 
-    if (!weights || said->direction == NDM_FORWARD) {
+    if (!gather || said->direction == NDM_FORWARD) {
         tell(r, said, said->direction, 1);
         return;
     }
@@ -81,9 +83,10 @@ static void retell_block(void *user, const ndm_traffic *said)
         tell(r, said, NDM_BACKWARD, 1);
 }
 
-/* Regions that ops of a layer enter and leave, and attentions: of all, or of those made again. */
+/* Regions that ops of a layer enter and leave, attentions, and linears: of all, or of those made
+ * again. */
 typedef struct uses {
-    int64_t inputs, outputs, attentions;
+    int64_t inputs, outputs, attentions, linears;
 } uses;
 
 static uses uses_of_layer(const ndm_model *m, bool again)
@@ -97,6 +100,7 @@ static uses uses_of_layer(const ndm_model *m, bool again)
         u.inputs += op->forward == ndm_op_norm_forward;
         u.outputs += op->forward == ndm_op_row_forward;
         u.attentions += op->forward == ndm_op_attention_forward;
+        u.linears += op->forward == ndm_op_column_forward || op->forward == ndm_op_row_forward;
     }
     return u;
 }
@@ -121,6 +125,8 @@ static void describe_uses(const ndm_model *m, const uses *u, retold *r)
     ndm_engine_describe(m->context, &regions, retell_block, r);
     for (int64_t i = 0; i < u->attentions; i++)
         ndm_engine_describe(m->context, &attention, retell_block, r);
+    for (int d = NDM_FORWARD; m->options.fp8 && d <= NDM_BACKWARD; d++)
+        ndm_fp8_describe(m->context, (ndm_direction)d, u->linears, retell_block, r);
 }
 
 static void describe_layer(const ndm_model *m, retold *r)

@@ -127,3 +127,13 @@ ndm_status ndm_fp8_quantize(ndm_context *context, ndm_fp8_tensor *tensors, int n
     }
     return NDM_OK;
 }
+
+void ndm_fp8_describe(const ndm_context *context, ndm_direction direction, int64_t linears,
+                      ndm_traffic_fn emit, void *user)
+{
+    int64_t n = ndm_context_size(context), calls = direction == NDM_FORWARD ? linears : 2 * linears;
+
+    if (n > 1 && calls > 0)
+        emit(user, &(ndm_traffic){"fp8", "scales", direction, NDM_ALL_REDUCE, NDM_AXES_ALL, calls,
+                                  calls * (2 * (n - 1) * 2 * (int64_t)sizeof(float) / n)});
+}

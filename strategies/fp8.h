@@ -22,4 +22,9 @@ typedef struct ndm_fp8_tensor {
  * it has one scale: all-reduce over all axes, 4 bytes a tensor. */
 NDM_MUST_USE ndm_status ndm_fp8_quantize(ndm_context *context, ndm_fp8_tensor *tensors, int n);
 
+/* Its account, for linears that are multiplied once in this direction: one call each in the
+ * forward, two in the backward, of two tensors. */
+void ndm_fp8_describe(const ndm_context *context, ndm_direction direction, int64_t linears,
+                      ndm_traffic_fn emit, void *user);
+
 #endif

@@ -52,6 +52,11 @@ void ndm_fsdp_describe(const ndm_context *context, const ndm_describe_args *args
     ndm_traffic t = {"fsdp", "unit", NDM_FORWARD, NDM_ALL_GATHER, NDM_AXES_DP_SHARD_CP, 1, weights};
 
     emit(user, &t);
+    if (u->eight) {
+        ndm_gather_eight_describe(u, NDM_FORWARD, emit, user);
+        if (again)
+            ndm_gather_eight_describe(u, NDM_BACKWARD, emit, user);
+    }
     t.direction = NDM_BACKWARD;
     if (again && u->block) {
         int64_t k = ndm_comm_size(u->block);

@@ -11,6 +11,9 @@
 #include "core/dtype.h"
 #include "strategies/internal.h"
 
+/* Who has a part of the same tensors. */
+#define SHARERS (NDM_AXES_DP_SHARD_CP | NDM_AXIS_TP)
+
 /* Of one rank and one parameter. */
 typedef struct stretch {
     int64_t rank, start, count; /* in the unit's flat array */
@@ -22,7 +25,7 @@ struct ndm_gather_eight {
     stretch *stretches; /* [n], by rank and place */
     int64_t n, n_groups, bytes;
     float *amax, *scale; /* device, [n_groups] */
-    ndm_comm *sharers;   /* all ranks that have a part of the same tensors */
+    ndm_comm *sharers;
 };
 
 /* Groups are numbered by their first parameter. */
@@ -100,7 +103,7 @@ ndm_status ndm_gather_eight_create(ndm_unit *u)
     if (!e || !(e->stretches = calloc((size_t)(u->n_params + u->shards), sizeof *e->stretches)))
         NDM_FAIL(NDM_ERR_MEMORY, "no memory for the 8-bit weights of unit %s", u->name);
     list_stretches(u, e);
-    NDM_TRY(ndm_context_comm(u->context, NDM_AXES_DP_SHARD_CP | NDM_AXIS_TP, &e->sharers));
+    NDM_TRY(ndm_context_comm(u->context, SHARERS, &e->sharers));
     NDM_TRY(ndm_device_alloc(u->context->device, 2 * e->n_groups * (int64_t)sizeof(float),
                              NDM_MEMORY_WORKSPACE, &memory));
     e->amax = memory;
@@ -121,6 +124,16 @@ void ndm_gather_eight_destroy(ndm_unit *u)
 int64_t ndm_gather_eight_bytes(const ndm_unit *unit)
 {
     return unit->eight->bytes;
+}
+
+void ndm_gather_eight_describe(const ndm_unit *unit, ndm_direction direction, ndm_traffic_fn emit,
+                               void *user)
+{
+    const struct ndm_gather_eight *e = unit->eight;
+    int64_t n = ndm_comm_size(e->sharers);
+
+    emit(user, &(ndm_traffic){"fp8", "scales", direction, NDM_ALL_REDUCE, SHARERS, 1,
+                              2 * (n - 1) * e->n_groups * (int64_t)sizeof(float) / n});
 }
 
 /* A stretch of this rank in its slice. */

@@ -252,6 +252,9 @@ NDM_MUST_USE ndm_status ndm_gather_eight_create(ndm_unit *unit);
 void ndm_gather_eight_destroy(ndm_unit *unit);
 NDM_MUST_USE ndm_status ndm_gather_eight_run(ndm_unit *unit, const void *slice, ndm_stream *stream);
 int64_t ndm_gather_eight_bytes(const ndm_unit *unit); /* of a rank's message */
+/* The account of a gather's scales; its messages are FSDP's. */
+void ndm_gather_eight_describe(const ndm_unit *unit, ndm_direction direction, ndm_traffic_fn emit,
+                               void *user);
 
 /* Gives buffers back, before the unit goes; streams are idle. */
 void ndm_unit_forget(ndm_unit *unit);

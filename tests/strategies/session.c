@@ -140,6 +140,7 @@ static ndm_status open_model(session *s)
     o.micro_batch = t->batch / data_ranks(t) / t->accum;
     o.seq_len = t->seq_len;
     o.recompute = t->recompute;
+    o.fp8 = t->fp8;
     o.label_smoothing = t->label_smoothing;
     o.tp_overlap_chunks = t->tp_overlap_chunks;
     o.head_chunk = t->preset ? 0 : 17;

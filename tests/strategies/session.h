@@ -34,6 +34,7 @@ typedef struct task {
     const char *collectives;
     ndm_fsdp_config fsdp;
     ndm_recompute recompute;
+    bool fp8;
     int64_t seq_len, batch, accum, steps; /* batch: sequences of a step, over all ranks */
     double label_smoothing;
     int64_t tp_overlap_chunks;   /* 0 = one */

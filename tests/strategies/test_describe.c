@@ -11,9 +11,9 @@
 #include "core/text.h"
 #include "session.h"
 
-enum { RANKS = 8, STRATEGIES = 16, PLACES = 5, LAYER = 1 };
+enum { RANKS = 8, STRATEGIES = 16, PLACES = 6, LAYER = 1 };
 
-static const char *const places[PLACES] = {"unit", "rows", "linear", "attention", "loss"};
+static const char *const places[PLACES] = {"unit", "rows", "linear", "attention", "loss", "scales"};
 
 typedef struct entry {
     const char *how; /* beside the mesh; NULL: not in the table */
@@ -25,40 +25,45 @@ typedef struct entry {
     ndm_recompute recompute;
     const char *preset;
     int64_t parts; /* of tp's regions; 0 = one */
+    bool fp8, fp8_gather;
 } entry;
 
 /* clang-format off */
 static const entry entries[] = {
-    {"", {4, 1, 1, 1}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0},
-    {"zero 3", {1, 4, 1, 1}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0},
-    {"zero 3, reshard to 2", {1, 4, 1, 1}, 3, 2, 0, false, 0, "llama-tiny", 0},
-    {"zero 3, no reshard", {1, 4, 1, 1}, 3, NDM_RESHARD_NEVER, 0, false, 0, "llama-tiny", 0},
-    {"zero 2", {1, 4, 1, 1}, 2, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0},
-    {"zero 3", {2, 2, 1, 1}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0},
-    {"sequence parallel", {1, 1, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0},
-    {"no sequence parallel", {1, 1, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, true, 0, "llama-tiny", 0},
-    {"kv heads on 2 ranks each", {1, 1, 1, 4}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0},
-    {"recompute full", {1, 1, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, false, NDM_RECOMPUTE_FULL, "llama-tiny", 0},
-    {"in 4 parts", {1, 1, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 4},
-    {"ring", {1, 1, 2, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_RING, false, 0, "llama-tiny", 0},
-    {"all_gather", {1, 1, 2, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ALL_GATHER, false, 0, "llama-tiny", 0},
-    {"ulysses", {1, 1, 2, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ULYSSES, false, 0, "llama-tiny", 0},
-    {"ring", {1, 1, 4, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_RING, false, 0, "llama-tiny", 0},
-    {"ddp + tp", {2, 1, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0},
-    {"fsdp + tp", {1, 2, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0},
-    {"ddp + cp", {2, 1, 2, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ALL_GATHER, false, 0, "llama-tiny", 0},
-    {"fsdp + cp", {1, 2, 2, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ALL_GATHER, false, 0, "llama-tiny", 0},
-    {"cp + tp", {1, 1, 2, 2}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ALL_GATHER, false, 0, "llama-tiny", 0},
-    {"hsdp + tp", {2, 2, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0},
-    {"hsdp + cp", {2, 2, 2, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ALL_GATHER, false, 0, "llama-tiny", 0},
-    {"fsdp + cp + tp", {1, 2, 2, 2}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ALL_GATHER, false, 0, "llama-tiny", 0},
-    {NULL, {1, 4, 1, 1}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "gpt2-tiny", 0}, /* tied */
-    {NULL, {1, 4, 1, 1}, 3, 2, 0, false, 0, "gpt2-tiny", 0},
-    {NULL, {1, 2, 2, 2}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_RING, false, NDM_RECOMPUTE_SELECTIVE, "gpt2-tiny", 0},
-    {NULL, {1, 2, 2, 2}, 1, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ULYSSES, true, NDM_RECOMPUTE_FULL, "llama-tiny", 0},
-    {NULL, {1, 2, 2, 2}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_RING, false, NDM_RECOMPUTE_FULL, "llama-tiny", 3},
-    {NULL, {1, 1, 1, 4}, 3, NDM_RESHARD_ALWAYS, 0, true, NDM_RECOMPUTE_SELECTIVE, "llama-tiny", 2},
-    {NULL, {2, 1, 4, 1}, 2, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_AUTO, false, NDM_RECOMPUTE_FULL, "llama-tiny", 0},
+    {"", {4, 1, 1, 1}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0, false, false},
+    {"zero 3", {1, 4, 1, 1}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0, false, false},
+    {"zero 3, reshard to 2", {1, 4, 1, 1}, 3, 2, 0, false, 0, "llama-tiny", 0, false, false},
+    {"zero 3, no reshard", {1, 4, 1, 1}, 3, NDM_RESHARD_NEVER, 0, false, 0, "llama-tiny", 0, false, false},
+    {"zero 2", {1, 4, 1, 1}, 2, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0, false, false},
+    {"zero 3", {2, 2, 1, 1}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0, false, false},
+    {"sequence parallel", {1, 1, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0, false, false},
+    {"no sequence parallel", {1, 1, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, true, 0, "llama-tiny", 0, false, false},
+    {"kv heads on 2 ranks each", {1, 1, 1, 4}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0, false, false},
+    {"recompute full", {1, 1, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, false, NDM_RECOMPUTE_FULL, "llama-tiny", 0, false, false},
+    {"in 4 parts", {1, 1, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 4, false, false},
+    {"ring", {1, 1, 2, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_RING, false, 0, "llama-tiny", 0, false, false},
+    {"all_gather", {1, 1, 2, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ALL_GATHER, false, 0, "llama-tiny", 0, false, false},
+    {"ulysses", {1, 1, 2, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ULYSSES, false, 0, "llama-tiny", 0, false, false},
+    {"ring", {1, 1, 4, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_RING, false, 0, "llama-tiny", 0, false, false},
+    {"ddp + tp", {2, 1, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0, false, false},
+    {"fsdp + tp", {1, 2, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0, false, false},
+    {"ddp + cp", {2, 1, 2, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ALL_GATHER, false, 0, "llama-tiny", 0, false, false},
+    {"fsdp + cp", {1, 2, 2, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ALL_GATHER, false, 0, "llama-tiny", 0, false, false},
+    {"cp + tp", {1, 1, 2, 2}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ALL_GATHER, false, 0, "llama-tiny", 0, false, false},
+    {"hsdp + tp", {2, 2, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0, false, false},
+    {"hsdp + cp", {2, 2, 2, 1}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ALL_GATHER, false, 0, "llama-tiny", 0, false, false},
+    {"fsdp + cp + tp", {1, 2, 2, 2}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ALL_GATHER, false, 0, "llama-tiny", 0, false, false},
+    {NULL, {1, 4, 1, 1}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "gpt2-tiny", 0, false, false}, /* tied */
+    {NULL, {1, 4, 1, 1}, 3, 2, 0, false, 0, "gpt2-tiny", 0, false, false},
+    {NULL, {1, 2, 2, 2}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_RING, false, NDM_RECOMPUTE_SELECTIVE, "gpt2-tiny", 0, false, false},
+    {NULL, {1, 2, 2, 2}, 1, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_ULYSSES, true, NDM_RECOMPUTE_FULL, "llama-tiny", 0, false, false},
+    {NULL, {1, 2, 2, 2}, 3, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_RING, false, NDM_RECOMPUTE_FULL, "llama-tiny", 3, false, false},
+    {NULL, {1, 1, 1, 4}, 3, NDM_RESHARD_ALWAYS, 0, true, NDM_RECOMPUTE_SELECTIVE, "llama-tiny", 2, false, false},
+    {NULL, {2, 1, 4, 1}, 2, NDM_RESHARD_ALWAYS, NDM_CP_METHOD_AUTO, false, NDM_RECOMPUTE_FULL, "llama-tiny", 0, false, false},
+    {NULL, {2, 1, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, false, 0, "llama-tiny", 0, true, false},
+    {NULL, {1, 4, 1, 1}, 3, NDM_RESHARD_ALWAYS, 0, false, NDM_RECOMPUTE_SELECTIVE, "llama-tiny", 0, true, true},
+    {NULL, {1, 4, 1, 1}, 3, NDM_RESHARD_NEVER, 0, false, 0, "gpt2-tiny", 0, true, true},
+    {NULL, {2, 2, 1, 2}, 3, NDM_RESHARD_ALWAYS, 0, false, NDM_RECOMPUTE_FULL, "llama-tiny", 0, true, true},
 };
 /* clang-format on */
 enum { ENTRIES = sizeof entries / sizeof entries[0] };
@@ -79,12 +84,15 @@ typedef struct totals {
     traffic of[NDM_COLLECTIVE_COUNT];
 } totals;
 
+/* What is no strategy's, products of 8-bit numbers, comes after the last. */
 static int strategy_index(const char *name)
 {
     int i = 0;
 
-    while (strcmp(ndm_strategy_at(i)->name, name) != 0)
+    while (ndm_strategy_at(i) && strcmp(ndm_strategy_at(i)->name, name) != 0)
         i++;
+    if (!ndm_strategy_at(i) && strcmp(name, "fp8") != 0)
+        die("no strategy is called %s", name);
     return i;
 }
 
@@ -189,6 +197,8 @@ static task task_of(const entry *e)
     t.collectives = "mpi";
     t.fsdp.zero = e->zero;
     t.fsdp.reshard_after_forward = e->reshard;
+    t.fp8 = e->fp8;
+    t.fsdp.fp8_gather = e->fp8_gather;
     t.seq_len = MAX_SEQ;
     t.batch = 2 * e->mesh[NDM_DP_REPLICATE] * e->mesh[NDM_DP_SHARD];
     return t;
