@@ -459,6 +459,11 @@ void ndm_context_micro_batch(ndm_context *context, int64_t index, int64_t count)
     context->micro_batches = count;
 }
 
+bool ndm_context_last_micro_batch(const ndm_context *context)
+{
+    return context && context->micro_batch + 1 == context->micro_batches;
+}
+
 ndm_status ndm_context_sum(ndm_context *context, double *value)
 {
     int64_t n = ndm_context_size(context);

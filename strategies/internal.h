@@ -71,11 +71,6 @@ struct ndm_context {
     struct ndm_cp *cp;   /* of context parallelism, made by its first use (strategies/cp_state.c) */
 };
 
-static inline bool ndm_context_last_micro_batch(const ndm_context *context)
-{
-    return context->micro_batch + 1 == context->micro_batches;
-}
-
 /* Coordinate of this rank along an axis, and the size of an axis set. */
 int64_t ndm_context_coord(const ndm_context *context, ndm_axis axis);
 int64_t ndm_context_axes_size(const ndm_context *context, ndm_axis_set axes);

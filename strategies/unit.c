@@ -345,6 +345,11 @@ float *ndm_unit_master(ndm_unit *unit)
     return unit ? unit->master : NULL;
 }
 
+float *ndm_unit_grad_slice(ndm_unit *unit)
+{
+    return unit ? unit->grad_slice : NULL;
+}
+
 const void *ndm_unit_weight(const ndm_unit *unit, int64_t i)
 {
     if (!ndm_unit_has(unit, i))

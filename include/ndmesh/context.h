@@ -130,6 +130,9 @@ NDM_API NDM_MUST_USE ndm_status ndm_context_agree(ndm_context *context, ndm_stat
  */
 NDM_API void ndm_context_micro_batch(ndm_context *context, int64_t index, int64_t count);
 
+/** Whether it is the step's last; NULL has none. */
+NDM_API bool ndm_context_last_micro_batch(const ndm_context *context);
+
 #ifdef __cplusplus
 }
 #endif

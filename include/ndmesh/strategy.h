@@ -128,6 +128,12 @@ NDM_API NDM_MUST_USE ndm_status ndm_strategy_register(const ndm_strategy *strate
  * hooks. */
 NDM_API float *ndm_unit_master(ndm_unit *unit);
 
+/** This rank's gradient of the same elements, fp32 device memory, [ndm_unit_slice_numel()]: what
+ * the strategies before have reduced so far, summed over the micro-batches so far, for grads hooks.
+ * A hook that is not linear in it waits for ndm_context_last_micro_batch(). Its memory stays the
+ * same for the life of the unit. */
+NDM_API float *ndm_unit_grad_slice(ndm_unit *unit);
+
 #ifdef __cplusplus
 }
 #endif
