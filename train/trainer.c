@@ -2,6 +2,7 @@
 /* An optimizer step: count the valid tokens of the world, run the micro-batches with that one
  * scale, then norm, clip and AdamW. All of it is launched before the host waits, once, for what it
  * reports: numbers on the way stay in memory of the device. */
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 
@@ -24,6 +25,7 @@ struct ndm_trainer {
     ndm_context *context;
     ndm_trainer_options options;
     ndm_schedule schedule;
+    double lr; /* NAN: the schedule's */
     ndm_optimizer *optimizer;
     int64_t *numbers;     /* device, [NUMBERS] */
     int64_t late_exposed; /* ns that became known at the end of the last step */
@@ -101,6 +103,7 @@ ndm_status ndm_trainer_create(ndm_model *model, const ndm_trainer_options *optio
     t->model = model;
     t->context = ndm_model_context(model);
     t->options = mine;
+    t->lr = NAN;
     ndm_status status = ndm_context_agree(t->context, build(t));
     if (status != NDM_OK) {
         ndm_trainer_destroy(t);
@@ -150,6 +153,20 @@ void ndm_trainer_set_progress(ndm_trainer *trainer, int64_t steps, int64_t token
 {
     ndm_optimizer_set_steps(trainer->optimizer, steps);
     trainer->tokens_total = tokens_total;
+}
+
+ndm_status ndm_trainer_set_lr(ndm_trainer *trainer, double lr)
+{
+    NDM_NEED(trainer);
+    if (lr < 0 || isinf(lr))
+        NDM_FAIL(NDM_ERR_CONFIG, "lr is %g, must be a finite number and not negative", lr);
+    trainer->lr = lr;
+    return NDM_OK;
+}
+
+static double lr_of_next_step(const ndm_trainer *t)
+{
+    return isnan(t->lr) ? ndm_schedule_lr(&t->schedule, ndm_trainer_steps(t) + 1) : t->lr;
 }
 
 ndm_model *ndm_trainer_model(const ndm_trainer *trainer)
@@ -299,7 +316,7 @@ ndm_status ndm_trainer_step(ndm_trainer *trainer, const ndm_batch *batch, ndm_st
     NDM_TRY(ndm_context_agree(t->context, check_step(t, batch, sequences, result)));
     tokens = count_valid(t, batch);
     NDM_TRY(reduce(t, NDM_AXES_DP, NDM_SUM, &tokens, TOKENS, 1));
-    optimizer.lr = ndm_schedule_lr(&t->schedule, ndm_trainer_steps(t) + 1);
+    optimizer.lr = lr_of_next_step(t);
     NDM_TRY(ndm_optimizer_prepare(t->optimizer, &optimizer));
     if (t->model->loss_untaken)
         NDM_TRY(ndm_model_drop_loss(t->model));

@@ -81,6 +81,15 @@ NDM_API NDM_MUST_USE ndm_status ndm_trainer_step(ndm_trainer *trainer, const ndm
 NDM_API NDM_MUST_USE ndm_status ndm_trainer_evaluate(ndm_trainer *trainer, const ndm_batch *batch,
                                                      double *loss_sum, int64_t *tokens);
 
+/**
+ * The learning rate of the steps that follow, in place of the schedule's: for programs that have a
+ * schedule of their own. Not collective, but every rank gives the same number.
+ *
+ * @param lr  NAN: the schedule's again
+ * @retval NDM_ERR_CONFIG  lr is negative or infinite
+ */
+NDM_API NDM_MUST_USE ndm_status ndm_trainer_set_lr(ndm_trainer *trainer, double lr);
+
 /** Makes the next step, and those after it, report stop on all ranks. May be called from a signal
  * handler. */
 NDM_API void ndm_trainer_request_stop(ndm_trainer *trainer);

@@ -296,6 +296,37 @@ static void case_16_a_schedule_counts_optimizer_steps(void **state)
     }
 }
 
+/* A program's own rates give the bits that the schedule's do; NAN gives the schedule back. */
+static void a_program_may_have_a_schedule_of_its_own(void **state)
+{
+    const MPI_Comm all = MPI_COMM_WORLD;
+    task scheduled = task_on(task_default(), 1, ndm_world_size(world), 1, 1), own = scheduled;
+    ndm_step_result want = {0}, got = {0};
+    session s, t;
+
+    (void)state;
+    scheduled.steps = own.steps = 5; /* the last rate is 0 */
+    scheduled.trainer.lr_schedule = own.trainer.lr_schedule = NDM_LR_COSINE;
+    ok_all(session_open(&scheduled, &all, &s));
+    own.trainer.optimizer.lr = 5e-3;
+    ok_all(session_open(&own, &all, &t));
+    check_all(ndm_trainer_set_lr(t.trainer, -1e-3) == NDM_ERR_CONFIG);
+    check_all(ndm_trainer_set_lr(t.trainer, INFINITY) == NDM_ERR_CONFIG);
+    check_all(ndm_trainer_set_lr(NULL, 1e-3) == NDM_ERR_USAGE);
+    for (int64_t step = 0; step < 3; step++) {
+        ok_all(session_step(&s, step, &want));
+        ok_all(ndm_trainer_set_lr(t.trainer, want.lr));
+        ok_all(session_step(&t, step, &got));
+        check_all(got.lr == want.lr && got.loss == want.loss && got.grad_norm == want.grad_norm);
+    }
+    ok_all(ndm_trainer_set_lr(t.trainer, NAN));
+    ok_all(session_step(&s, 3, &want));
+    ok_all(session_step(&t, 3, &got));
+    check_all(want.lr > 0 && fabs(got.lr - want.lr / 2) < 1e-12 && got.loss == want.loss);
+    session_close(&t);
+    session_close(&s);
+}
+
 /* ---- 41: first weights
  * --------------------------------------------------------------------------- */
 
@@ -320,6 +351,7 @@ int main(void)
         cmocka_unit_test(case_14_master_weights_are_fp32),
         cmocka_unit_test(case_15_fewer_elements_than_ranks),
         cmocka_unit_test(case_16_a_schedule_counts_optimizer_steps),
+        cmocka_unit_test(a_program_may_have_a_schedule_of_its_own),
         cmocka_unit_test(case_41_initial_weights_are_the_same_bits),
     };
 
