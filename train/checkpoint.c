@@ -19,6 +19,7 @@
 #include "core/text.h"
 #include "train/checkpoint_copy.h"
 #include "train/checkpoint_local.h"
+#include "train/checkpoint_lock.h"
 #include "train/checkpoint_save.h"
 #include "train/trainer.h"
 
@@ -31,6 +32,7 @@ struct ndm_saver {
     ndm_checkpoint_options options; /* options_json owned */
     char *folder;
     ndm_save_group group;
+    ndm_checkpoint_lock lock; /* of the group's first rank */
     float **copies;   /* [n_copies], in the background; NULL where this rank writes nothing */
     int64_t n_copies; /* n_units * NDM_CHECKPOINT_STEMS */
 
@@ -125,7 +127,10 @@ static ndm_status build(ndm_saver *s, const char *folder, const ndm_checkpoint_o
         NDM_FAIL(NDM_ERR_MEMORY, "no memory to save %lld units", (long long)s->model->n_units);
     NDM_TRY(ndm_save_group_find(s->context, options->local, &s->group));
     NDM_TRY(make_copies(s));
-    return s->group.rank == 0 ? ndm_checkpoint_sweep(folder) : NDM_OK;
+    if (s->group.rank != 0)
+        return NDM_OK;
+    NDM_TRY(ndm_checkpoint_lock_take(folder, &s->lock));
+    return ndm_checkpoint_sweep(folder);
 }
 
 ndm_status ndm_saver_create(ndm_trainer *trainer, const char *folder,
@@ -169,6 +174,12 @@ static bool join_in_time(ndm_saver *s)
     return false;
 }
 
+void ndm_saver_give_lock(ndm_saver *saver)
+{
+    if (saver)
+        ndm_checkpoint_lock_give(&saver->lock);
+}
+
 void ndm_saver_destroy(ndm_saver *s)
 {
     if (!s || !join_in_time(s))
@@ -177,6 +188,7 @@ void ndm_saver_destroy(ndm_saver *s)
         ndm_save_finish(&s->save, false);
     for (int64_t i = 0; s->copies && i < s->n_copies; i++)
         free(s->copies[i]);
+    ndm_checkpoint_lock_give(&s->lock);
     free(s->copies);
     free((char *)s->options.options_json);
     free(s->result_path);

@@ -11,6 +11,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/resident.h"
+#include "train/checkpoint_lock.h"
 #include "train/run_internal.h"
 #include "train/trainer.h"
 
@@ -262,6 +263,7 @@ static void tell_failure(ndm_training *r, ndm_status failure)
 static void tear_down(ndm_training *r, bool failed)
 {
     if (failed) { /* the rest may be under a collective; the process ends soon */
+        ndm_saver_give_lock(r->saver);
         ndm_metrics_close(r->metrics);
         ndm_context_abandon(r->context);
         return;

@@ -59,9 +59,10 @@ typedef struct ndm_saver ndm_saver;
 
 /**
  * Makes what saves a trainer into a folder, again and again. The trainer must outlive it. With
- * background, memory for a copy of this rank's weights and optimizer state is taken here. Removes
- * what unfinished saves of an earlier run left: one run a folder.
+ * background, memory for a copy of this rank's weights and optimizer state is taken here. Makes the
+ * folder, and removes what unfinished saves of an earlier run left.
  * @param options  NULL = defaults; copied, options_json too. Collective over: world.
+ * @retval NDM_ERR_IO  the folder cannot be made, or another run has a saver of it
  */
 NDM_API NDM_MUST_USE ndm_status ndm_saver_create(ndm_trainer *trainer, const char *folder,
                                                  const ndm_checkpoint_options *options,

@@ -5,10 +5,12 @@
 
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 
 #include "core/file.h"
 #include "core/hash.h"
 #include "train/checkpoint_files.h"
+#include "train/checkpoint_lock.h"
 #include "train/trainer.h"
 #include <ndmesh/checkpoint.h>
 
@@ -246,6 +248,52 @@ static void a_full_disk_leaves_the_last_one(void **state)
     remove_all(folder); /* fails if a failed save left anything */
 }
 
+/* A process that holds a saver of the folder; says so on `ready`, and never ends by itself. */
+static pid_t start_other_run(const char *folder, int ready[2])
+{
+    ndm_checkpoint_lock lock;
+    pid_t child = fork();
+
+    if (child != 0)
+        return child;
+    bool taken = ndm_checkpoint_lock_take(folder, &lock) == NDM_OK && lock.path;
+    if (write(ready[1], taken ? "y" : "n", 1) == 1)
+        pause();
+    _exit(1);
+}
+
+static void one_run_writes_into_a_folder(void **state)
+{
+    const char *folder = scratch_path("locked");
+    char *lock = ndm_text_printf("%s/.lock", folder), who[64], answer = 0;
+    ndm_saver *first, *second;
+    int ready[2];
+    world w;
+
+    (void)state;
+    open_world(&w, 1);
+    assert_int_equal(pipe(ready), 0);
+    pid_t other = start_other_run(folder, ready);
+    assert_int_equal(read(ready[0], &answer, 1), 1);
+    assert_int_equal(answer, 'y');
+    assert_int_equal(ndm_saver_create(w.trainer, folder, NULL, &first), NDM_ERR_IO);
+    snprintf(who, sizeof who, "another run writes its checkpoints there: process %d on", other);
+    assert_non_null(strstr(ndm_error_message(), who));
+    kill(other, SIGKILL); /* its lock goes with it, its file does not */
+    expect_ok(ndm_saver_create(w.trainer, folder, NULL, &first));
+    expect_ok(ndm_saver_create(w.trainer, folder, NULL, &second)); /* the same run */
+    ndm_saver_destroy(second);
+    assert_true(ndm_file_exists(lock));
+    ndm_saver_destroy(first);
+    assert_false(ndm_file_exists(lock));
+    waitpid(other, NULL, 0);
+    close(ready[0]);
+    close(ready[1]);
+    free(lock);
+    close_world(&w);
+    remove_all(folder);
+}
+
 static void a_folder_that_cannot_be_is_told(void **state)
 {
     const char *file = scratch_write("file", "x", 1);
@@ -280,6 +328,7 @@ int main(void)
         cmocka_unit_test(a_save_is_polled_to_its_end),
         cmocka_unit_test(a_step_can_be_saved_again_and_old_ones_go),
         cmocka_unit_test(a_full_disk_leaves_the_last_one),
+        cmocka_unit_test(one_run_writes_into_a_folder),
         cmocka_unit_test(a_folder_that_cannot_be_is_told),
         cmocka_unit_test(wrong_options_are_refused),
     };
