@@ -7,15 +7,25 @@
 #include "train/data_documents.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 enum { HEAD_BYTES = 34, VERSION_AT = 9, SEQUENCES_AT = 18, ENTRIES_AT = 26 };
+
+/* In place, while the table is checked. */
+static int64_t load(const unsigned char *table, int64_t i)
+{
+    int64_t value;
+
+    memcpy(&value, table + i * (int64_t)sizeof value, sizeof value);
+    return value;
+}
 
 static ndm_status check_offsets(const ndm_documents *d, int64_t tokens)
 {
     int64_t before = -1;
 
     for (int64_t i = 0; i < d->count; i++) {
-        int64_t start = ndm_documents_load(d->offsets, i);
+        int64_t start = load(d->offsets, i);
 
         if (i == 0 && start != 0)
             NDM_FAIL(NDM_ERR_FORMAT, "%s: the first document starts at token %" PRId64 ", not 0",
@@ -49,7 +59,7 @@ static ndm_status check_sequences(const ndm_documents *d, int64_t n, int64_t tok
     int64_t next = 0;
 
     for (int64_t i = 0; i < n; i++) {
-        int64_t pointer = ndm_documents_load(d->offsets, i);
+        int64_t pointer = load(d->offsets, i);
         int32_t length;
 
         memcpy(&length, lengths + i * 4, sizeof length);
@@ -71,7 +81,7 @@ static ndm_status check_order(const ndm_documents *d, int64_t n, int64_t entries
     int64_t before = 0;
 
     for (int64_t i = 0; i < entries; i++) {
-        int64_t at = ndm_documents_load(d->order, i);
+        int64_t at = load(d->order, i);
 
         if ((i == 0 && at != 0) || at < before || at > n || (i == entries - 1 && at != n))
             NDM_FAIL(NDM_ERR_FORMAT,
@@ -86,7 +96,7 @@ static ndm_status check_order(const ndm_documents *d, int64_t n, int64_t entries
 /* Documents that start where the tokens end are empty, and nothing asks for them. */
 static void drop_last_empty(ndm_documents *d, int64_t n)
 {
-    while (d->count > 0 && ndm_documents_load(d->order, d->count - 1) >= n)
+    while (d->count > 0 && load(d->order, d->count - 1) >= n)
         d->count--;
 }
 
@@ -97,11 +107,11 @@ static ndm_status read_index(ndm_documents *d, int64_t tokens)
     if (size < HEAD_BYTES)
         NDM_FAIL(NDM_ERR_FORMAT, "%s: %" PRId64 " bytes are too few for an index", d->map.path,
                  size);
-    if (ndm_documents_load(d->map.bytes + VERSION_AT, 0) != 1)
+    if (load(d->map.bytes + VERSION_AT, 0) != 1)
         NDM_FAIL(NDM_ERR_FORMAT, "%s: version %" PRId64 " of the index is not known; 1 is",
-                 d->map.path, ndm_documents_load(d->map.bytes + VERSION_AT, 0));
-    n = ndm_documents_load(d->map.bytes + SEQUENCES_AT, 0);
-    entries = ndm_documents_load(d->map.bytes + ENTRIES_AT, 0);
+                 d->map.path, load(d->map.bytes + VERSION_AT, 0));
+    n = load(d->map.bytes + SEQUENCES_AT, 0);
+    entries = load(d->map.bytes + ENTRIES_AT, 0);
     if (n < 1 || entries < 2 || n > size / 12 || entries > size / 8 ||
         (size != HEAD_BYTES + 12 * n + 8 * entries && size != HEAD_BYTES + 13 * n + 8 * entries))
         NDM_FAIL(NDM_ERR_FORMAT,
@@ -122,6 +132,23 @@ ndm_status ndm_documents_open_index(const char *path, int64_t tokens, int width,
     *d = (ndm_documents){.width = width};
     NDM_TRY(ndm_mapped_open(path, false, &d->map));
     return read_index(d, tokens);
+}
+
+static ndm_status read_entry(const ndm_documents *d, const unsigned char *table, int64_t i,
+                             int64_t *value)
+{
+    int64_t bytes = (int64_t)sizeof *value;
+
+    return ndm_mapped_copy(d->map.path, table + i * bytes, bytes, value);
+}
+
+ndm_status ndm_documents_start(const ndm_documents *d, int64_t i, int64_t *token)
+{
+    if (d->order)
+        NDM_TRY(read_entry(d, d->order, i, &i));
+    NDM_TRY(read_entry(d, d->offsets, i, token));
+    *token /= d->width;
+    return NDM_OK;
 }
 
 void ndm_documents_close(ndm_documents *d)

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where documents start: a table of token offsets, or the index beside a Megatron token file. Both
- * stay in the file and are read in place. */
+ * stay in the file. */
 #ifndef NDM_TRAIN_DATA_DOCUMENTS_H
 #define NDM_TRAIN_DATA_DOCUMENTS_H
 
 #include <stdint.h>
-#include <string.h>
 
 #include <ndmesh/status.h>
 
@@ -27,20 +26,7 @@ NDM_MUST_USE ndm_status ndm_documents_open_index(const char *path, int64_t token
                                                  ndm_documents *d);
 void ndm_documents_close(ndm_documents *d);
 
-static inline int64_t ndm_documents_load(const unsigned char *table, int64_t i)
-{
-    int64_t value;
-
-    memcpy(&value, table + i * (int64_t)sizeof value, sizeof value);
-    return value;
-}
-
-/* First token of document i. */
-static inline int64_t ndm_documents_start(const ndm_documents *d, int64_t i)
-{
-    int64_t at = d->order ? ndm_documents_load(d->order, i) : i;
-
-    return ndm_documents_load(d->offsets, at) / d->width;
-}
+/* First token of document i. NDM_ERR_IO: the file was cut short since it was opened. */
+NDM_MUST_USE ndm_status ndm_documents_start(const ndm_documents *d, int64_t i, int64_t *token);
 
 #endif

@@ -201,48 +201,62 @@ void ndm_token_stream_close(ndm_token_stream *s)
 
 /* ---- one sample --------------------------------------------------------------------------- */
 
-static int64_t part_start(const ndm_token_stream *s, int64_t i)
+typedef ndm_status (*start_fn)(const ndm_token_stream *s, int64_t i, int64_t *start);
+
+static ndm_status part_start(const ndm_token_stream *s, int64_t i, int64_t *start)
 {
-    return s->parts[i].start;
+    *start = s->parts[i].start;
+    return NDM_OK;
 }
 
-static int64_t part_first_document(const ndm_token_stream *s, int64_t i)
+static ndm_status part_first_document(const ndm_token_stream *s, int64_t i, int64_t *first)
 {
-    return s->parts[i].first_document;
+    *first = s->parts[i].first_document;
+    return NDM_OK;
 }
 
 /* Last i below n with start(i) <= value, where starts ascend from 0. */
-static int64_t last_below(const ndm_token_stream *s, int64_t n, int64_t value,
-                          int64_t (*start)(const ndm_token_stream *, int64_t))
+static ndm_status last_below(const ndm_token_stream *s, int64_t n, int64_t value, start_fn start,
+                             int64_t *last)
 {
     int64_t low = 0, high = n;
 
     while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2;
+        int64_t middle = low + (high - low) / 2, at;
 
-        if (start(s, middle) <= value)
+        NDM_TRY(start(s, middle, &at));
+        if (at <= value)
             low = middle;
         else
             high = middle;
     }
-    return low;
+    *last = low;
+    return NDM_OK;
 }
 
-static const ndm_token_part *part_of(const ndm_token_stream *s, int64_t token)
+static ndm_status part_of(const ndm_token_stream *s, int64_t value, start_fn start,
+                          const ndm_token_part **part)
 {
-    return &s->parts[last_below(s, s->part_count, token, part_start)];
+    int64_t i;
+
+    NDM_TRY(last_below(s, s->part_count, value, start, &i));
+    *part = &s->parts[i];
+    return NDM_OK;
 }
 
 /* First token of document i of the stream. */
-static int64_t document_start(const ndm_token_stream *s, int64_t i)
+static ndm_status document_start(const ndm_token_stream *s, int64_t i, int64_t *start)
 {
     const ndm_token_part *p;
 
     if (s->documents.count > 0)
-        return ndm_documents_start(&s->documents, i);
-    p = &s->parts[last_below(s, s->part_count, i, part_first_document)];
-    return p->start +
-           (p->documents.count > 0 ? ndm_documents_start(&p->documents, i - p->first_document) : 0);
+        return ndm_documents_start(&s->documents, i, start);
+    NDM_TRY(part_of(s, i, part_first_document, &p));
+    *start = 0;
+    if (p->documents.count > 0)
+        NDM_TRY(ndm_documents_start(&p->documents, i - p->first_document, start));
+    *start += p->start;
+    return NDM_OK;
 }
 
 /* Ids are not wider than what they become: they are read into the end of its place, and widened
@@ -287,8 +301,9 @@ static ndm_status copy(const ndm_token_stream *s, int64_t start, int64_t n, int3
                        ndm_status (*copy_part)(const ndm_token_stream *, const ndm_token_part *,
                                                int64_t, int64_t, int32_t *))
 {
-    const ndm_token_part *p = part_of(s, start);
+    const ndm_token_part *p;
 
+    NDM_TRY(part_of(s, start, part_start, &p));
     for (int64_t done = 0, more; done < n; done += more, p++) {
         int64_t from = start + done - p->start, left = p->file.count - from;
 
@@ -298,25 +313,35 @@ static ndm_status copy(const ndm_token_stream *s, int64_t start, int64_t n, int3
     return NDM_OK;
 }
 
+/* Where the document after *next begins, which becomes it; -1 behind the last. */
+static ndm_status start_of_next(const ndm_token_stream *s, int64_t *next, int64_t *start)
+{
+    *start = -1;
+    return ++*next < s->document_count ? document_start(s, *next, start) : NDM_OK;
+}
+
 /* Positions restart where a document does, nothing before it is seen, and nothing predicts its
  * first token. */
-static void place(const ndm_token_stream *s, int64_t start, int32_t *targets, int32_t *positions,
-                  int32_t *first)
+static ndm_status place(const ndm_token_stream *s, int64_t start, int32_t *targets,
+                        int32_t *positions, int32_t *first)
 {
-    int64_t n = s->document_count, begin = 0;
-    int64_t next = n > 0 ? last_below(s, n, start, document_start) + 1 : 0;
-    int64_t at = next < n ? document_start(s, next) : -1;
+    int64_t n = s->document_count, begin = 0, next = 0, at = -1;
 
+    if (n > 0) {
+        NDM_TRY(last_below(s, n, start, document_start, &next));
+        NDM_TRY(start_of_next(s, &next, &at));
+    }
     for (int64_t i = 0; i < s->seq_len; i++) {
         while (next < n && at == start + i) { /* more than once: empty documents */
             begin = i;
-            at = ++next < n ? document_start(s, next) : -1;
+            NDM_TRY(start_of_next(s, &next, &at));
         }
         positions[i] = (int32_t)(i - begin);
         first[i] = (int32_t)begin;
         if (next < n && at == start + i + 1)
             targets[i] = NDM_IGNORE;
     }
+    return NDM_OK;
 }
 
 ndm_status ndm_token_stream_sample(const ndm_token_stream *s, int64_t start, int32_t *inputs,
@@ -324,14 +349,15 @@ ndm_status ndm_token_stream_sample(const ndm_token_stream *s, int64_t start, int
 {
     NDM_TRY(copy(s, start, s->seq_len, inputs, copy_part_tokens));
     NDM_TRY(copy(s, start + 1, s->seq_len, targets, copy_part_labels));
-    place(s, start, targets, positions, first);
-    return NDM_OK;
+    return place(s, start, targets, positions, first);
 }
 
 void ndm_token_stream_advise(const ndm_token_stream *s, int64_t start)
 {
-    const ndm_token_part *p = part_of(s, start), *end = s->parts + s->part_count;
+    const ndm_token_part *p, *end = s->parts + s->part_count;
 
+    if (part_of(s, start, part_start, &p) != NDM_OK)
+        return;
     for (int64_t left = s->seq_len + 1; left > 0 && p < end; p++) {
         int64_t from = start + s->seq_len + 1 - left - p->start, n = p->file.count - from;
 

@@ -333,16 +333,20 @@ static void refusals(void **state)
 /* What is mapped may go: an error then, not a signal. */
 static void files_that_are_cut_short_are_told(void **state)
 {
-    enum { TOKENS = 1 << 16 };
+    enum { TOKENS = 1 << 16, DOCUMENTS = TOKENS / 8 };
     static int32_t labels[TOKENS];
-    static const char *const cut[] = {"cut.bin", "cut.labels"};
+    static int64_t documents[DOCUMENTS];
+    static const char *const cut[] = {"cut.bin", "cut.labels", "cut.documents"};
     struct sample s;
 
     (void)state;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < DOCUMENTS; i++)
+        documents[i] = i * 8;
+    for (int i = 0; i < 3; i++) {
         const char *file = scratch_write("cut.bin", labels, TOKENS * 2);
         ndm_data_options o = {.files = &file, .file_count = 1, .seq_len = 64, .vocab = 256};
         o.labels = scratch_write("cut.labels", labels, sizeof labels);
+        o.documents = scratch_write("cut.documents", documents, sizeof documents);
         ndm_data *d = open_data(&o);
         read_sample(d, ndm_data_samples(d) - 1, &s);
         assert_int_equal(truncate(scratch_path(cut[i]), 100), 0);
