@@ -124,7 +124,7 @@ ndm_status ndm_setup_check_memory(const ndm_options *options, const ndm_context 
     if (limit_of_host(options, context) == 0)
         return NDM_OK;
     NDM_TRY(ndm_setup_count_context(options, context, &c.context));
-    ndm_status status = count(&c);
+    ndm_status status = ndm_context_agree(c.context, count(&c));
     int64_t program = ndm_resident_bytes(0);
     int64_t bytes = ndm_device_memory(c.context->device).peak_total_bytes +
                     (program > 0 ? program : 0);
