@@ -31,9 +31,10 @@ typedef struct bench {
     ndm_dtype dtype;
     ndm_reduce_op op;
     bool in_place;
-    int64_t most_bytes, room_bytes;
+    int64_t most_bytes, room_bytes, apart_bytes;
     char *first, *second;       /* device, [room_bytes]; the first may lie in the window */
     int64_t offset, step_bytes; /* of the call's buffers in both; from there to the next call's */
+    int64_t row_bytes;          /* that a row's calls take in turn */
     void *window;               /* of comm, or NULL */
     char *host;                 /* [most_bytes] */
     ndm_limit limit;
@@ -170,7 +171,7 @@ static ndm_status time_turns(bench *b, const ndm_pattern *p, int64_t n, double *
         ndm_bench_work_run(&b->work);
         if (p) {
             NDM_TRY(issue(b, p));
-            bool last = b->offset + 2 * b->step_bytes > b->room_bytes;
+            bool last = b->offset + 2 * b->step_bytes > b->row_bytes;
             b->offset = last ? 0 : b->offset + b->step_bytes;
         }
     }
@@ -205,11 +206,13 @@ static ndm_status measure(bench *b, ndm_pattern *p, int64_t bytes, found *f)
     int64_t iters = ndm_option_int64(b->options, "iters"),
             rounds = ndm_option_int64(b->options, "rounds");
     int64_t each = (iters + rounds - 1) / rounds;
-    ndm_limit_work work = {&b->limit, p->kind, p->size, bytes, within(b, p->kind)};
     double warm;
 
     b->offset = 0;
     b->step_bytes = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    b->row_bytes = b->apart_bytes > b->step_bytes ? b->apart_bytes : b->step_bytes;
+    ndm_limit_work work = {&b->limit,          p->kind,       p->size,     bytes,
+                           within(b, p->kind), b->step_bytes, b->row_bytes};
     NDM_TRY(check_row(b, p, &f->wrong));
     if (ndm_option_int64(b->options, "warmup-iters") > 0) {
         NDM_TRY(time_calls(b, p, ndm_option_int64(b->options, "warmup-iters"), &warm));
@@ -393,7 +396,8 @@ static ndm_status make_buffers(bench *b)
     void *first = NULL, *second = NULL;
 
     b->most_bytes = (ndm_option_int64(b->options, "max-bytes") + unit - 1) / unit * unit;
-    b->room_bytes = apart > b->most_bytes ? (apart + unit - 1) / unit * unit : b->most_bytes;
+    b->apart_bytes = (apart + unit - 1) / unit * unit;
+    b->room_bytes = b->apart_bytes > b->most_bytes ? b->apart_bytes : b->most_bytes;
     if (strcmp(memory, "plain") != 0)
         NDM_TRY(ndm_window_alloc(b->comm, b->room_bytes, NDM_MEMORY_COMM, &b->window));
     if (strcmp(memory, "window") == 0 && b->window == NULL)
@@ -409,7 +413,7 @@ static ndm_status make_buffers(bench *b)
     b->host = malloc((size_t)b->most_bytes);
     if (b->host == NULL)
         NDM_FAIL(NDM_ERR_MEMORY, "no memory for %lld bytes", (long long)b->most_bytes);
-    NDM_TRY(ndm_limit_init(&b->limit, b->most_bytes));
+    NDM_TRY(ndm_limit_init(&b->limit, b->room_bytes));
     return ndm_bench_work_init(&b->work, ndm_option_double(b->options, "work-us"));
 }
 

@@ -37,30 +37,33 @@ bool ndm_limit_exists(ndm_collective kind)
     return kind != NDM_BARRIER;
 }
 
-/* Sums n streams of its own, as the engine sums: in one pass over each. In place, to the first. */
-static void reduce(const ndm_limit *l, int64_t n, int64_t bytes, bool in_place)
+/* Sums n streams, as the engine sums: in one pass over each. In place, to the first. */
+static void reduce(char *to, char *from, int64_t n, int64_t bytes, bool in_place)
 {
     const void *streams[MOST_STREAMS];
     int64_t count = bytes / n / (int64_t)sizeof(float);
 
     n = n < MOST_STREAMS ? n : MOST_STREAMS;
     for (int64_t s = 0; s < n; s++)
-        streams[s] = l->from + s * count * (int64_t)sizeof(float);
-    ndm_reduce_slices(in_place ? l->from : l->to, NDM_F32, streams, n, count, NDM_F32, NDM_SUM,
+        streams[s] = from + s * count * (int64_t)sizeof(float);
+    ndm_reduce_slices(in_place ? from : to, NDM_F32, streams, n, count, NDM_F32, NDM_SUM,
                       count * (int64_t)sizeof(float));
 }
 
-static void work_once(const ndm_limit_work *w)
+static void work_once(const ndm_limit_work *w, int64_t turn)
 {
     const ndm_limit *l = w->limit;
-    int64_t bytes = w->bytes < l->bytes ? w->bytes : l->bytes, own = bytes / w->n;
+    int64_t room = w->room < l->bytes ? w->room : l->bytes;
+    int64_t bytes = w->bytes < room ? w->bytes : room, own = bytes / w->n;
+    int64_t places = w->step > 0 && room > w->step ? room / w->step : 1;
+    char *from = l->from + turn % places * w->step, *to = l->to + turn % places * w->step;
 
     if (w->kind == NDM_REDUCE_SCATTER || w->kind == NDM_ALL_REDUCE)
-        reduce(l, w->n, bytes, w->in_place);
+        reduce(to, from, w->n, bytes, w->in_place);
     else if (w->kind == NDM_ALL_GATHER || w->kind == NDM_ALL_TO_ALL)
-        memcpy(l->to, l->from, (size_t)(bytes - own));
+        memcpy(to, from, (size_t)(bytes - own));
     else if (w->kind != NDM_BARRIER)
-        memcpy(l->to, l->from, (size_t)bytes);
+        memcpy(to, from, (size_t)bytes);
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
@@ -81,7 +84,7 @@ static ndm_status take_turns(const ndm_limit_work *work, ndm_context *context, i
         NDM_TRY(ndm_barrier(everyone, stream));
         NDM_TRY(ndm_stream_synchronize(stream));
         mine[i].begin_ns = ndm_clock_ns();
-        work_once(work);
+        work_once(work, i);
         mine[i].end_ns = ndm_clock_ns();
     }
     return NDM_OK;

@@ -27,7 +27,8 @@ typedef struct ndm_limit_work {
     const ndm_limit *limit;
     ndm_collective kind;
     int64_t n, bytes;
-    bool in_place; /* sums go where one of the streams is */
+    bool in_place;      /* sums go where one of the streams is */
+    int64_t step, room; /* turns take bytes `step` apart, as many as there are in `room` */
 } ndm_limit_work;
 
 /* us: mean of so many turns in each of which every rank does its work once. All begin together, so
