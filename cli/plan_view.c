@@ -93,6 +93,8 @@ static void print_memory(const ndm_plan_view *v, FILE *out)
             (double)p->reserved / GIB);
     fprintf(out, "  %-14s%8.2f  of %.2f: %s\n", "needed", (double)p->needed / GIB,
             v->request->machine->memory_bytes / GIB, p->fits ? "fits" : "DOES NOT FIT");
+    if (v->ranks_that_fit > 0)
+        fprintf(out, "  %-14s--ranks %lld\n", "would fit", (long long)v->ranks_that_fit);
 }
 
 static void print_time(const ndm_plan_view *v, FILE *out)
@@ -157,8 +159,10 @@ static void write_mesh(ndm_json *j, const int64_t *mesh)
     ndm_json_end_object(j);
 }
 
-static void write_memory(ndm_json *j, const ndm_plan_result *p)
+static void write_memory(ndm_json *j, const ndm_plan_view *v)
 {
+    const ndm_plan_result *p = v->result;
+
     ndm_json_key(j, "memory_bytes");
     ndm_json_begin_object(j);
     for (int k = 0; k < NDM_MEMORY_KIND_COUNT; k++)
@@ -167,6 +171,8 @@ static void write_memory(ndm_json *j, const ndm_plan_result *p)
     ndm_json_key_int(j, "reserved", p->reserved);
     ndm_json_key_int(j, "needed", p->needed);
     ndm_json_key_bool(j, "fits", p->fits);
+    if (v->ranks_that_fit > 0)
+        ndm_json_key_int(j, "ranks_that_fit", v->ranks_that_fit);
     ndm_json_end_object(j);
 }
 
@@ -251,7 +257,7 @@ ndm_status ndm_plan_print_json(const ndm_plan_view *view, FILE *out)
     ndm_json_key_int(&j, "grad_accum", q->grad_accum);
     ndm_json_key_string(&j, "recompute", ndm_plan_recompute_name(q->options.recompute));
     ndm_json_key_string(&j, "strategies", p->strategies);
-    write_memory(&j, p);
+    write_memory(&j, view);
     write_times(&j, p);
     write_comms(&j, p);
     ndm_json_key_int(&j, "tokens", p->tokens);

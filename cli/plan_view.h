@@ -21,6 +21,7 @@ typedef struct ndm_plan_view {
     const ndm_plan_result *result;
     const ndm_plan_range *range; /* NULL = nothing was open */
     bool explain;
+    int64_t ranks_that_fit; /* where no plan of these ranks does; 0 = not known */
 } ndm_plan_view;
 
 void ndm_plan_print(const ndm_plan_view *view, FILE *out);

@@ -284,6 +284,19 @@ static ndm_status read_plan(plan *p)
 
 /* ---- what is asked ------------------------------------------------------------------------ */
 
+static ndm_status print_rows(const plan *p, const ndm_plan_rows *rows)
+{
+    int64_t ranks;
+
+    ndm_plan_print_rows(&p->request, rows, ndm_option_int64(p->options, "top"), stdout);
+    if (rows->fit > 0)
+        return NDM_OK;
+    NDM_TRY(ndm_plan_ranks_that_fit(&p->request, &p->open, &ranks));
+    if (ranks > 0)
+        printf("  with --ranks %lld some fit\n", (long long)ranks);
+    return NDM_OK;
+}
+
 static ndm_status show_search(const plan *p)
 {
     static const char *const of_one[] = {"trace", "svg", "explain"};
@@ -301,7 +314,7 @@ static ndm_status show_search(const plan *p)
     if (ndm_option_bool(o, "json"))
         status = ndm_plan_print_rows_json(&p->request, &rows, stdout);
     else
-        ndm_plan_print_rows(&p->request, &rows, ndm_option_int64(o, "top"), stdout);
+        status = print_rows(p, &rows);
     free(rows.items);
     return status;
 }
@@ -364,11 +377,14 @@ static ndm_status show_plan(plan *p)
     bool open = p->open.mesh || p->open.micro_batch || p->open.recompute;
     ndm_plan_range range = {0};
     ndm_plan_result result;
+    int64_t ranks_that_fit = 0;
 
     if (open)
         NDM_TRY(settle(p, &range));
     NDM_TRY(ndm_plan_run(&p->request, &result));
-    ndm_plan_view view = {&p->request, &result, open ? &range : NULL, false};
+    if (!result.fits)
+        NDM_TRY(ndm_plan_ranks_that_fit(&p->request, &p->open, &ranks_that_fit));
+    ndm_plan_view view = {&p->request, &result, open ? &range : NULL, false, ranks_that_fit};
     if (ndm_option_bool(o, "json"))
         return ndm_plan_print_json(&view, stdout);
     ndm_plan_print(&view, stdout);

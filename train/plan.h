@@ -108,4 +108,9 @@ void ndm_plan_row_mesh(const ndm_plan_row *row, ndm_parallelism_config *parallel
 NDM_MUST_USE ndm_status ndm_plan_search(const ndm_plan_request *request, const ndm_plan_open *open,
                                         ndm_plan_rows *rows);
 
+/* Where no plan fits: the least double, fourfold, ... of the ranks for which one does; 0 if the
+ * mesh has no size that is left open, or none up to 65536 does. */
+NDM_MUST_USE ndm_status ndm_plan_ranks_that_fit(const ndm_plan_request *request,
+                                                const ndm_plan_open *open, int64_t *ranks);
+
 #endif

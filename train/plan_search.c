@@ -157,6 +157,28 @@ ndm_status ndm_plan_search(const ndm_plan_request *request, const ndm_plan_open 
     return NDM_OK;
 }
 
+ndm_status ndm_plan_ranks_that_fit(const ndm_plan_request *request, const ndm_plan_open *open,
+                                   int64_t *ranks)
+{
+    enum { RANKS_MAX = 65536 };
+    ndm_plan_request more = *request;
+    ndm_plan_open least = *open;
+    const ndm_parallelism_config *m = &request->parallelism;
+    bool grows = open->mesh || m->dp_replicate == NDM_AUTO || m->dp_shard == NDM_AUTO ||
+                 m->cp == NDM_AUTO || m->tp == NDM_AUTO;
+    ndm_plan_rows rows;
+
+    *ranks = 0;
+    least.micro_batch_max = 1;
+    for (more.ranks *= 2; grows && *ranks == 0 && more.ranks <= RANKS_MAX; more.ranks *= 2) {
+        NDM_TRY(ndm_plan_search(&more, &least, &rows));
+        if (rows.fit > 0)
+            *ranks = more.ranks;
+        free(rows.items);
+    }
+    return NDM_OK;
+}
+
 void ndm_plan_row_mesh(const ndm_plan_row *row, ndm_parallelism_config *parallelism)
 {
     parallelism->dp_replicate = row->mesh[NDM_DP_REPLICATE];
