@@ -3,6 +3,7 @@
 #include "train/run_setup.h"
 
 #include <dirent.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -337,6 +338,22 @@ ndm_status ndm_setup_data(const ndm_options *o, const char *list, const ndm_mode
     return status;
 }
 
+/* Steps of warm-up, in number or as a share of the run. */
+static ndm_status find_warmup(const ndm_options *o, int64_t *steps)
+{
+    *steps = ndm_option_int64(o, "warmup");
+    if (!ndm_option_has_value(o, "warmup-ratio") || ndm_option_double(o, "warmup-ratio") == 0)
+        return NDM_OK;
+    if (*steps > 0)
+        NDM_FAIL(NDM_ERR_CONFIG,
+                 "%s: warmup_ratio=%g beside warmup=%lld (%s); one of them is meant",
+                 ndm_option_origin(o, "warmup-ratio"), ndm_option_double(o, "warmup-ratio"),
+                 (long long)*steps, ndm_option_origin(o, "warmup"));
+    *steps = (int64_t)ceil(ndm_option_double(o, "warmup-ratio") *
+                           (double)ndm_option_int64(o, "steps"));
+    return NDM_OK;
+}
+
 ndm_status ndm_setup_trainer(const ndm_options *o, ndm_model *model, ndm_trainer **trainer)
 {
     ndm_trainer_options t = NDM_TRAINER_OPTIONS_INIT;
@@ -347,7 +364,7 @@ ndm_status ndm_setup_trainer(const ndm_options *o, ndm_model *model, ndm_trainer
     t.graphs = (ndm_toggle)ndm_option_enum(o, "cuda-graphs");
     t.steps = ndm_option_int64(o, "steps");
     t.lr_schedule = (ndm_lr_schedule)kind;
-    t.warmup = ndm_option_int64(o, "warmup");
+    NDM_TRY(find_warmup(o, &t.warmup));
     t.min_lr_ratio = ndm_option_double(o, "min-lr-ratio");
     t.optimizer.lr = ndm_option_double(o, "lr");
     t.optimizer.beta1 = ndm_option_double(o, "beta1");

@@ -49,8 +49,8 @@ typedef struct ndm_attention_call {
 /** One line of a strategy's account of its collectives, per unit or layer and step. */
 typedef struct ndm_traffic {
     const char *strategy; /**< its name; "fp8": what products of 8-bit numbers agree on */
-    const char *where;    /**< "unit", "rows" (gradients of a unit, by rows), "attention", "linear",
-                             "loss",    "scales" (largest magnitudes of what becomes 8 bits) */
+    const char *where;    /**< "unit", "rows" (a unit's gradients, by rows), "attention", "linear",
+                             "loss", "scales" (largest magnitudes of what becomes 8 bits) */
     ndm_direction direction;
     ndm_collective kind;
     ndm_axis_set axes;
