@@ -15,6 +15,7 @@
 
 #include "cli/cli.h"
 #include "core/clock.h"
+#include "core/log.h"
 #include "core/text.h"
 
 enum { MAX_VERBS = 32, SILENT_S = 3 };
@@ -62,7 +63,7 @@ static ndm_status load(ndm_options *options, int argc, const char *const *argv, 
     NDM_TRY(ndm_options_load_args(options, argc, argv, positional, n_positional));
     for (int i = 0; files && i < *n_positional; i++)
         NDM_TRY(ndm_options_load_yaml(options, positional[i]));
-    return ndm_options_check_required(options);
+    return ndm_options_check(options);
 }
 
 ndm_status ndm_cli_options(const ndm_option_table *table, int argc, const char *const *argv,
@@ -348,7 +349,8 @@ static int dispatch(int argc, const char *const *argv)
         ndm_options_print_help(verb->table, stdout);
         return 0;
     }
-    return verb->run(argc - 1, argv + 1);
+    status = ndm_log_check_environment();
+    return status == NDM_OK ? verb->run(argc - 1, argv + 1) : ndm_cli_report(status);
 }
 
 /* A file that is opened later would take the place of a closed one of these, and what is printed

@@ -302,6 +302,18 @@ static ndm_status find_action(const char *name, const action **found)
              near ? "did you mean " : "inspect, verify and export are known", near ? near : "");
 }
 
+/* The others write nothing. */
+static ndm_status refuse_options_of_export(const ndm_options *o, const char *asked)
+{
+    static const char *const names[] = {"to", "dtype", "shard-size"};
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (ndm_option_is_set(o, names[i]))
+            NDM_FAIL(NDM_ERR_USAGE, "checkpoint %s: %s is for export alone", asked,
+                     ndm_option_origin(o, names[i]));
+    return NDM_OK;
+}
+
 static ndm_status run_action(const ndm_options *o, const char *const *words, int n)
 {
     job j = {.options = o};
@@ -310,6 +322,8 @@ static ndm_status run_action(const ndm_options *o, const char *const *words, int
     if (n != 2)
         NDM_FAIL(NDM_ERR_USAGE, "checkpoint: inspect, verify or export, and one folder are needed");
     NDM_TRY(find_action(words[0], &a));
+    if (a->run != export_weights)
+        NDM_TRY(refuse_options_of_export(o, a->name));
     NDM_TRY(find(words[1], &j.path));
     ndm_status status = a->run(&j);
     free(j.path);

@@ -108,7 +108,7 @@ static ndm_status start(const ndm_options *o, const arguments *a, ndm_run_outcom
 
     if (ndm_option_bool(o, "print-config"))
         return ndm_cli_launcher_rank() <= 0 ? print_config(o) : NDM_OK;
-    NDM_TRY(ndm_options_check_required(o));
+    NDM_TRY(ndm_options_check(o));
     if (ndm_cli_starts_ranks(ranks))
         return ndm_cli_exec_ranks(ranks, verb, a->argc, a->argv);
     ndm_cli_watch_start(ndm_option_double(o, "timeout"));

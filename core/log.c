@@ -19,14 +19,29 @@ static atomic_int current_level = LEVEL_UNSET;
 static long long own_rank;
 static char rank_prefix[128];
 
-static ndm_log_level level_of_environment(void)
+/* False: the variable says something else. */
+static bool level_of_environment(ndm_log_level *level)
 {
     const char *text = getenv("NDM_LOG");
-    for (int i = 0; text && i <= NDM_LOG_DEBUG; i++) {
+    *level = NDM_LOG_WARNING;
+    if (!text || !*text)
+        return true;
+    for (int i = 0; i <= NDM_LOG_DEBUG; i++) {
+        *level = (ndm_log_level)i;
         if (strcasecmp(text, level_names[i]) == 0)
-            return (ndm_log_level)i;
+            return true;
     }
-    return NDM_LOG_WARNING;
+    *level = NDM_LOG_WARNING;
+    return false;
+}
+
+ndm_status ndm_log_check_environment(void)
+{
+    ndm_log_level level;
+    if (!level_of_environment(&level))
+        NDM_FAIL(NDM_ERR_USAGE, "NDM_LOG: '%.64s'; error, warning, info and debug are known",
+                 getenv("NDM_LOG"));
+    return NDM_OK;
 }
 
 void ndm_log_set_level(ndm_log_level level)
@@ -37,11 +52,12 @@ void ndm_log_set_level(ndm_log_level level)
 ndm_log_level ndm_log_get_level(void)
 {
     int level = atomic_load(&current_level);
-    if (level == LEVEL_UNSET) {
-        level = (int)level_of_environment();
-        atomic_store(&current_level, level);
-    }
-    return (ndm_log_level)level;
+    ndm_log_level asked;
+    if (level != LEVEL_UNSET)
+        return (ndm_log_level)level;
+    (void)level_of_environment(&asked);
+    atomic_store(&current_level, (int)asked);
+    return asked;
 }
 
 void ndm_log_set_rank(long long rank, const char *coordinates)

@@ -16,6 +16,8 @@ typedef enum ndm_log_level {
 /* Lines above this level are dropped; the default is NDM_LOG_WARNING, or NDM_LOG of the
  * environment. */
 void ndm_log_set_level(ndm_log_level level);
+/* NDM_ERR_USAGE where NDM_LOG is no level, which those below pass over. */
+NDM_MUST_USE ndm_status ndm_log_check_environment(void);
 ndm_log_level ndm_log_get_level(void);
 
 /* Prefix that names this rank, e.g. "[3 dp_shard 1 tp 1]"; "" = none. Copied. Rank 0 alone logs

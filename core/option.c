@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <core/log.h>
+
 int ndm_option_find(const ndm_option_table *table, const char *name)
 {
     for (size_t i = 0; i < table->n_options; i++) {
@@ -108,18 +110,50 @@ static void describe_keys(const ndm_option *o, ndm_buffer *out)
         ndm_buffer_printf(out, " or %s", s->key);
 }
 
-ndm_status ndm_options_check_required(const ndm_options *options)
+static ndm_status check_required(const ndm_options *options, size_t i)
+{
+    const ndm_option *o = &options->table->options[i];
+    if (!o->required || options->slots[i].data.text)
+        return NDM_OK;
+    ndm_buffer how = {0};
+    describe_keys(o, &how);
+    ndm_status status = ndm_error_set(NDM_ERR_USAGE, __FILE__, __LINE__, "%s is missing: give %s",
+                                      o->name, ndm_buffer_text(&how));
+    ndm_buffer_finish(&how);
+    return status;
+}
+
+/* A default that is given says nothing either, and harms nobody. */
+static bool says_nothing(const ndm_options *options, size_t i)
+{
+    const ndm_option *o = &options->table->options[i];
+    const ndm_option_slot *slot = &options->slots[i];
+    int needed = o->needs ? ndm_option_find(options->table, o->needs) : NDM_OPTION_NONE;
+    if (needed == NDM_OPTION_NONE || slot->kind == ORIGIN_DEFAULT || !slot->data.text)
+        return false;
+    return !options->slots[needed].data.text &&
+           !(o->initial && strcmp(slot->data.text, o->initial) == 0);
+}
+
+static ndm_status check_needs(const ndm_options *options, size_t i)
+{
+    const ndm_option *o = &options->table->options[i];
+    const ndm_option_slot *slot = &options->slots[i];
+    if (!says_nothing(options, i))
+        return NDM_OK;
+    if (slot->kind == ORIGIN_FLAG)
+        NDM_FAIL(NDM_ERR_USAGE, "%s says nothing without --%s", slot->origin, o->needs);
+    if (!options->silent)
+        ndm_log(NDM_LOG_WARNING, "config", "%s: %s says nothing without %s", slot->origin, o->name,
+                o->needs);
+    return NDM_OK;
+}
+
+ndm_status ndm_options_check(const ndm_options *options)
 {
     for (size_t i = 0; i < options->table->n_options; i++) {
-        const ndm_option *o = &options->table->options[i];
-        if (!o->required || options->slots[i].data.text)
-            continue;
-        ndm_buffer how = {0};
-        describe_keys(o, &how);
-        ndm_status status = ndm_error_set(NDM_ERR_USAGE, __FILE__, __LINE__,
-                                          "%s is missing: give %s", o->name, ndm_buffer_text(&how));
-        ndm_buffer_finish(&how);
-        return status;
+        NDM_TRY(check_required(options, i));
+        NDM_TRY(check_needs(options, i));
     }
     return NDM_OK;
 }

@@ -56,6 +56,7 @@ typedef struct ndm_option {
     bool below_max;  /* max itself is out */
     bool commas;     /* LIST: also split at commas */
     bool required;
+    const char *needs;       /* NULL, or the option without which this one says nothing */
     const char *list_key;    /* LIST: key of the string where a YAML list holds mappings */
     const char *list_suffix; /* and of a value that is added to that string behind a colon; NULL =
                                 none */
@@ -120,8 +121,9 @@ NDM_MUST_USE ndm_status ndm_options_load_args(ndm_options *options, int argc,
 /* As if the flag were given. */
 NDM_MUST_USE ndm_status ndm_options_set(ndm_options *options, const char *name, const char *text);
 
-/* NDM_ERR_USAGE that names the first required option without a value. */
-NDM_MUST_USE ndm_status ndm_options_check_required(const ndm_options *options);
+/* After all sources. NDM_ERR_USAGE that names the first required option without a value, or flag
+ * that says nothing, for another option has no value; where it comes from elsewhere, a warning. */
+NDM_MUST_USE ndm_status ndm_options_check(const ndm_options *options);
 
 /* Values by name; an unknown name or another type is a defect (assert). Without a value: 0, false,
  * NULL, an empty list. */

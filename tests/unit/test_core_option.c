@@ -176,10 +176,10 @@ static void required_options_are_asked_for(void **state)
 {
     (void)state;
     ndm_options *o = fresh(&sample);
-    expect_message(ndm_options_check_required(o), NDM_ERR_USAGE,
+    expect_message(ndm_options_check(o), NDM_ERR_USAGE,
                    "data is missing: give --data, or in YAML data or datasets");
     expect_ok(ndm_options_set(o, "data", "x"));
-    expect_ok(ndm_options_check_required(o));
+    expect_ok(ndm_options_check(o));
     expect_message(ndm_options_set(o, "dta", "x"), NDM_ERR_USAGE,
                    "unknown option '--dta'; did you mean '--data'?");
     ndm_options_destroy(o);

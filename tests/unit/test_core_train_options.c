@@ -117,7 +117,7 @@ static void an_axolotl_file_reads_as_it_is(void **state)
     (void)state;
     ndm_options *o = fresh(&ndm_train_option_table);
     expect_ok(load_yaml(o, axolotl));
-    expect_ok(ndm_options_check_required(o));
+    expect_ok(ndm_options_check(o));
     assert_string_equal(ndm_option_string(o, "model"), "NousResearch/Llama-3.2-1B");
     assert_string_equal(ndm_option_string(o, "data"), "data/train.txt");
     assert_int_equal(ndm_option_int64(o, "seq-len"), 8192);
@@ -256,7 +256,7 @@ static void what_would_change_the_result_is_refused(void **state)
         "distributed_type: DEEPSPEED",
         "fsdp_config: {fsdp_offload_params: true}",
         "optimizer: muon",
-        "warmup_ratio: 0.1",
+        "cosine_constant_lr_ratio: 0.5",
         "val_set_size: 0.05",
         "datasets: [{path: a, type: alpaca}]",
         "parallelism_config: {sp_size: 2}",
