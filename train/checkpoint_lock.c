@@ -68,6 +68,8 @@ static outcome try_to_take(const char *path, int *fd)
         result = is_at(*fd, path) ? TAKEN : GONE;
     else if (errno == EWOULDBLOCK)
         result = BUSY;
+    else
+        unlink(path); /* there are no locks here: nobody holds it */
     if (result != TAKEN)
         close(*fd);
     return result;
