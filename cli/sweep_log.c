@@ -6,6 +6,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/bench_facts.h"
@@ -218,6 +220,17 @@ static ndm_status read_line(ndm_sweep_log *log, const char *text, size_t bytes, 
     return status;
 }
 
+/* What has no whole line is a head that was cut short, or another's file. */
+static ndm_status check_torn_head(const char *text, size_t bytes, const char *path)
+{
+    static const char head[] = "{\"sweep\":";
+    size_t n = bytes < sizeof head - 1 ? bytes : sizeof head - 1;
+
+    if (memcmp(text, head, n) != 0)
+        NDM_FAIL(NDM_ERR_FORMAT, "%s:1: is no head of a sweep", path);
+    return NDM_OK;
+}
+
 /* Reads whole lines; `whole` is their length. */
 static ndm_status read_all(ndm_sweep_log *log, const char *key, bool retry, off_t *whole)
 {
@@ -233,8 +246,27 @@ static ndm_status read_all(ndm_sweep_log *log, const char *key, bool retry, off_
         at += n + 1;
     }
     *whole = at - start;
+    if (status == NDM_OK && *whole == 0)
+        status = check_torn_head(start, text.length, log->path);
     ndm_buffer_finish(&text);
     return status;
+}
+
+/* Two sweeps in one file would repeat each other's runs, and one would cut the other's line off. A
+ * child of one that was just killed may have the file open until it is the launcher. */
+static ndm_status lock_file(const ndm_sweep_log *log)
+{
+    enum { WAITS = 20, WAIT_US = 50000 };
+    struct stat st;
+
+    if (fstat(log->fd, &st) != 0 || !S_ISREG(st.st_mode))
+        return NDM_OK;
+    for (int i = 0; flock(log->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; i++) {
+        if (i == WAITS)
+            NDM_FAIL(NDM_ERR_IO, "%s: another sweep writes it", log->path);
+        usleep(WAIT_US);
+    }
+    return NDM_OK;
 }
 
 static ndm_status open_file(ndm_sweep_log *log, const char *key, bool resume, bool retry)
@@ -244,11 +276,12 @@ static ndm_status open_file(ndm_sweep_log *log, const char *key, bool resume, bo
 
     if (there && !resume)
         NDM_FAIL(NDM_ERR_USAGE, "%s is there already; --resume goes on with it", log->path);
-    if (there)
-        NDM_TRY(read_all(log, key, retry, &whole));
     log->fd = open(log->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
     if (log->fd < 0)
         NDM_FAIL(NDM_ERR_IO, "%s: cannot open for writing: %s", log->path, strerror(errno));
+    NDM_TRY(lock_file(log));
+    if (there)
+        NDM_TRY(read_all(log, key, retry, &whole));
     if (there && ftruncate(log->fd, whole) != 0)
         NDM_FAIL(NDM_ERR_IO, "%s: cannot cut the torn last line off: %s", log->path,
                  strerror(errno));

@@ -6,6 +6,7 @@ usage: check_bench.py NDMESH NAME...
 """
 import collections
 import csv
+import fcntl
 import io
 import json
 import os
@@ -299,6 +300,15 @@ def sweep_resume():
         f.write('{"run": {"id": "torn')
     ndmesh(*args, code=2)  # the file is there
     assert "another sweep" in ndmesh(*args, "--seed", "9", "--resume", code=3).stderr
+    with open("sweep.jsonl", encoding="utf-8") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        assert "another sweep writes it" in ndmesh(*args, "--resume", code=1).stderr
+    for text in "notes, and no sweep", '{"steps": 3}', '{"run"':
+        with open("other", "w", encoding="utf-8") as f:
+            f.write(text)
+        assert "no head of a sweep" in ndmesh(*small("--out", "other"), "--resume", code=3).stderr
+        with open("other", encoding="utf-8") as f:
+            assert f.read() == text, "another's file was written over"
     d = document(*args, "--resume")
     assert runs()[:len(kept)] == kept
     count = collections.Counter((r["id"], r["round"]) for r in runs())
