@@ -130,7 +130,7 @@ static ndm_status build(ndm_saver *s, const char *folder, const ndm_checkpoint_o
     if (s->group.rank != 0)
         return NDM_OK;
     NDM_TRY(ndm_checkpoint_lock_take(folder, &s->lock));
-    return ndm_checkpoint_sweep(folder);
+    return s->lock.shared ? NDM_OK : ndm_checkpoint_sweep(folder); /* the other may be writing */
 }
 
 ndm_status ndm_saver_create(ndm_trainer *trainer, const char *folder,
@@ -174,10 +174,13 @@ static bool join_in_time(ndm_saver *s)
     return false;
 }
 
-void ndm_saver_give_lock(ndm_saver *saver)
+bool ndm_saver_give_lock(ndm_saver *saver)
 {
+    if (saver && saver->has_thread && !atomic_load(&saver->done))
+        return false;
     if (saver)
         ndm_checkpoint_lock_give(&saver->lock);
+    return true;
 }
 
 void ndm_saver_destroy(ndm_saver *s)
@@ -198,11 +201,20 @@ void ndm_saver_destroy(ndm_saver *s)
 
 /* ---- phases ------------------------------------------------------------------------------- */
 
+static ndm_status keep_lock(ndm_saver *s)
+{
+    return s->phase == NDM_SAVE_CREATE && s->group.rank == 0
+               ? ndm_checkpoint_lock_keep(s->folder, &s->lock)
+               : NDM_OK;
+}
+
 static void *run_phase(void *user)
 {
     ndm_saver *s = user;
 
-    s->status = ndm_save_run_phase(&s->save, s->phase);
+    s->status = keep_lock(s);
+    if (s->status == NDM_OK)
+        s->status = ndm_save_run_phase(&s->save, s->phase);
     if (s->status != NDM_OK)
         ndm_error_keep(&s->error);
     atomic_store(&s->done, true);

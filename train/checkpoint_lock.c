@@ -3,6 +3,7 @@
  * that ends. The file says who, for others' messages. */
 #include "train/checkpoint_lock.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -57,6 +58,21 @@ static bool is_at(int fd, const char *path)
            mine.st_ino == found.st_ino;
 }
 
+/* Processes of two containers may have one number and one host name: the file that a saver of this
+ * process has locked is open here. */
+static bool is_open_here(const char *path)
+{
+    DIR *open_files = opendir("/proc/self/fd");
+    bool found = !open_files; /* nobody can say */
+    struct dirent *e;
+
+    while (!found && (e = readdir(open_files)) != NULL)
+        found = e->d_name[0] != '.' && is_at(atoi(e->d_name), path);
+    if (open_files)
+        closedir(open_files);
+    return found;
+}
+
 static outcome try_to_take(const char *path, int *fd)
 {
     outcome result = NONE;
@@ -86,8 +102,9 @@ static ndm_status take(const char *folder, ndm_checkpoint_lock *lock)
             usleep(WAIT_US);
         result = try_to_take(lock->path, &lock->fd);
         read_holder(lock->path, holder);
-        if (result == BUSY && strcmp(holder, mine) == 0)
-            result = NONE; /* a second saver of this program */
+        lock->shared = result == BUSY && strcmp(holder, mine) == 0 && is_open_here(lock->path);
+        if (lock->shared)
+            result = NONE;
     }
     if (result == BUSY || result == GONE)
         NDM_FAIL(NDM_ERR_IO, "%s: another run writes its checkpoints there: %s", folder,
@@ -116,11 +133,21 @@ ndm_status ndm_checkpoint_lock_take(const char *folder, ndm_checkpoint_lock *loc
     return status;
 }
 
+ndm_status ndm_checkpoint_lock_keep(const char *folder, ndm_checkpoint_lock *lock)
+{
+    if (lock->path && is_at(lock->fd, lock->path))
+        return NDM_OK;
+    ndm_checkpoint_lock_give(lock);
+    return ndm_checkpoint_lock_take(folder, lock);
+}
+
+/* Where the folder was removed, another run may have made it anew: its file stays. */
 void ndm_checkpoint_lock_give(ndm_checkpoint_lock *lock)
 {
     if (!lock->path)
         return;
-    unlink(lock->path);
+    if (is_at(lock->fd, lock->path))
+        unlink(lock->path);
     flock(lock->fd, LOCK_UN); /* a child may have the file open, too */
     close(lock->fd);
     free(lock->path);

@@ -11,7 +11,6 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/resident.h"
-#include "train/checkpoint_lock.h"
 #include "train/run_internal.h"
 #include "train/trainer.h"
 
@@ -153,6 +152,8 @@ static ndm_status set_up(ndm_training *r, bool dry)
     NDM_TRY(dry ? ndm_setup_dry_context(r->options, &r->context)
                 : ndm_setup_context(r->options, &r->context));
     NDM_TRY(dry ? look_at_program(r) : ndm_setup_check_memory(r->options, r->context));
+    if (!dry)
+        NDM_TRY(ndm_context_agree(r->context, ndm_training_lock_checkpoints(r)));
     NDM_TRY(ndm_training_find_resume(r));
     NDM_TRY(build(r));
     if (dry)
@@ -263,12 +264,14 @@ static void tell_failure(ndm_training *r, ndm_status failure)
 static void tear_down(ndm_training *r, bool failed)
 {
     if (failed) { /* the rest may be under a collective; the process ends soon */
-        ndm_saver_give_lock(r->saver);
+        if (ndm_saver_give_lock(r->saver))
+            ndm_checkpoint_lock_give(&r->lock);
         ndm_metrics_close(r->metrics);
         ndm_context_abandon(r->context);
         return;
     }
     ndm_saver_destroy(r->saver);
+    ndm_checkpoint_lock_give(&r->lock);
     ndm_trainer_destroy(r->trainer);
     ndm_data_close(r->data);
     ndm_data_close(r->eval_data);

@@ -7,6 +7,7 @@
 
 #include <ndmesh/checkpoint.h>
 
+#include "train/checkpoint_lock.h"
 #include "train/metrics.h"
 #include "train/progress.h"
 #include "train/run.h"
@@ -36,10 +37,11 @@ typedef struct ndm_training {
     ndm_model *model;
     ndm_data *data, *eval_data; /* eval_data: NULL = no evaluation */
     ndm_trainer *trainer;
-    ndm_saver *saver;     /* NULL = no checkpoints */
-    ndm_metrics *metrics; /* rank 0 alone */
-    bool ended;           /* the metrics have their last line */
-    ndm_run_trace *trace; /* NULL = none */
+    ndm_checkpoint_lock lock; /* of the folder of checkpoints, where it was there at the start */
+    ndm_saver *saver;         /* NULL = no checkpoints */
+    ndm_metrics *metrics;     /* rank 0 alone */
+    bool ended;               /* the metrics have their last line */
+    ndm_run_trace *trace;     /* NULL = none */
     ndm_progress progress;
     ndm_data_split split;
     int32_t *buffer; /* [4, sequences, seq_len] */
@@ -79,6 +81,8 @@ NDM_MUST_USE ndm_status ndm_training_print_summary(ndm_training *r, const char *
 void ndm_training_close_summary(ndm_training *r);
 
 /* ---- run_save.c ---- */
+/* Before anything is read there: another run that still writes may not have saved its last. */
+NDM_MUST_USE ndm_status ndm_training_lock_checkpoints(ndm_training *r);
 /* Which checkpoint to go on from: sets r->resumed. Before the model has weights. */
 NDM_MUST_USE ndm_status ndm_training_find_resume(ndm_training *r);
 /* Loads it, if there is one, and makes the saver, if there is a folder for it. */

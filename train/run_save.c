@@ -9,11 +9,26 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "train/checkpoint_files.h"
+#include "train/checkpoint_local.h"
 #include "train/run_internal.h"
 #include "train/trainer.h"
 
 /* ---- going on
  * ------------------------------------------------------------------------------------ */
+
+ndm_status ndm_training_lock_checkpoints(ndm_training *r)
+{
+    const char *folder = ndm_option_string(r->options, "save-dir");
+    ndm_save_group group;
+
+    if (!folder || !ndm_file_is_dir(folder))
+        return NDM_OK;
+    NDM_TRY(ndm_save_group_find(r->context, ndm_option_bool(r->options, "save-local"), &group));
+    if (group.rank != 0)
+        return NDM_OK;
+    NDM_TRY(ndm_checkpoint_lock_take(folder, &r->lock));
+    return r->lock.shared ? NDM_OK : ndm_checkpoint_sweep(folder);
+}
 
 static ndm_status find_latest(ndm_training *r, const char *folder, bool required)
 {

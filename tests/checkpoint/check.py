@@ -8,6 +8,7 @@
 Exit status: 0 all hold, 1 not, 77 skipped. Python's standard library only; `transformers` wants that package.
 """
 import ctypes
+import fcntl
 import json
 import os
 import pathlib
@@ -139,6 +140,25 @@ def latest(b):
     b.train((1, 1, 1, 1), "--steps=1", "--resume=nowhere", code=1)
     b.train((1, 1, 1, 1), "--steps=2", "--resume=none-yet", "--save-dir=other")
     expect((b.folder / "other/step-00000002").is_dir(), "a folder of checkpoints was not taken")
+
+
+def waited(b):
+    """A run that starts while another still ends goes on from the last one that the other saves."""
+    for mesh, more in (((1, 1, 1, 1), ()), ((1, 2, 1, 1), ("--save-local",))):
+        shutil.rmtree(b.folder / "w", ignore_errors=True)
+        b.train(mesh, "--steps=2", "--save-dir=w", "--save-every=1", "--no-save-async")
+        (b.folder / "w/step-00000002").rename(b.folder / "last")
+        with open(b.folder / "w/.lock", "w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            process = start(b, mesh, "--steps=3", "--save-dir=w", "--resume=latest", "--metrics=m.jsonl", *more)
+            time.sleep(1)
+            expect(process.poll() is None, f"the run did not wait: {process.returncode}")
+            (b.folder / "last").rename(b.folder / "w/step-00000002")
+        error = process.communicate(timeout=TIMEOUT_S)[1]
+        expect(process.returncode == 0, error)
+        expect(sorted(b.losses("m.jsonl")) == [3], f"{mesh}: not the last one: {sorted(b.losses('m.jsonl'))}")
+        expect(not (b.folder / "w/.lock").exists(), "the lock is still there")
+        (b.folder / "m.jsonl").unlink()
 
 
 def retain(b):
@@ -541,7 +561,7 @@ def transformers(b):
             print(f"      {folder} in {ours}: logits differ by {error:.1e} of the largest", flush=True)
 
 
-CHECKS = (resume, position, mixture, latest, retain, local, corrupt, full, full_disk, kill, signals, early_signals, evaluate, dry, export, transformers)
+CHECKS = (resume, position, mixture, latest, waited, retain, local, corrupt, full, full_disk, kill, signals, early_signals, evaluate, dry, export, transformers)
 
 
 def main():

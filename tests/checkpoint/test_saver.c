@@ -294,6 +294,117 @@ static void one_run_writes_into_a_folder(void **state)
     remove_all(folder);
 }
 
+/* Starts it, and waits until it has the lock. */
+static pid_t hold_in_other_run(const char *folder)
+{
+    char answer = 0;
+    int ready[2];
+
+    assert_int_equal(pipe(ready), 0);
+    pid_t other = start_other_run(folder, ready);
+    assert_int_equal(read(ready[0], &answer, 1), 1);
+    assert_int_equal(answer, 'y');
+    close(ready[0]);
+    close(ready[1]);
+    return other;
+}
+
+static void end_other_run(pid_t other)
+{
+    kill(other, SIGKILL);
+    waitpid(other, NULL, 0);
+}
+
+/* In two containers, two runs may be process 7 on a host of one name. */
+static void the_number_of_a_process_is_not_its_lock(void **state)
+{
+    const char *folder = scratch_path("same-number");
+    char *lock = ndm_text_printf("%s/.lock", folder), host[64] = "";
+    ndm_saver *saver;
+    world w;
+
+    (void)state;
+    open_world(&w, 1);
+    pid_t other = hold_in_other_run(folder);
+    FILE *file = fopen(lock, "we");
+    assert_non_null(file);
+    gethostname(host, sizeof host - 1);
+    fprintf(file, "process %d on %s", getpid(), host);
+    fclose(file);
+    assert_int_equal(ndm_saver_create(w.trainer, folder, NULL, &saver), NDM_ERR_IO);
+    end_other_run(other);
+    free(lock);
+    close_world(&w);
+    remove_all(folder);
+}
+
+/* A run whose folder was removed, and made anew by another, neither saves there nor takes the
+ * other's lock away. */
+static void a_folder_that_was_removed_is_locked_again(void **state)
+{
+    const char *folder = scratch_path("removed");
+    char *lock = ndm_text_printf("%s/.lock", folder);
+    ndm_checkpoint_options o = NDM_CHECKPOINT_OPTIONS_INIT;
+    const ndm_save_result *finished;
+    ndm_checkpoint_lock old;
+    ndm_saver *saver;
+    world w;
+
+    (void)state;
+    open_world(&w, 1);
+    step(&w);
+    o.background = true;
+    expect_ok(ndm_checkpoint_lock_take(folder, &old));
+    remove_all(folder);
+    expect_ok(ndm_saver_create(w.trainer, folder, &o, &saver));
+    remove_all(folder);
+    pid_t other = hold_in_other_run(folder);
+    ndm_checkpoint_lock_give(&old);
+    assert_true(ndm_file_exists(lock));
+    expect_ok(ndm_saver_begin(saver, 1));
+    assert_false(ndm_saver_give_lock(saver)); /* its thread waits for the other */
+    expect_ok(ndm_saver_wait(saver, &finished));
+    assert_int_equal(finished->status, NDM_ERR_IO);
+    assert_non_null(strstr(finished->message, "another run writes its checkpoints there"));
+    end_other_run(other);
+    expect_ok(ndm_saver_begin(saver, 1));
+    expect_ok(ndm_saver_wait(saver, &finished));
+    assert_int_equal(finished->status, NDM_OK);
+    assert_true(ndm_file_exists(lock));
+    ndm_saver_destroy(saver);
+    assert_false(ndm_file_exists(lock));
+    free(lock);
+    close_world(&w);
+    remove_all(folder);
+}
+
+static void a_second_saver_leaves_what_the_first_writes(void **state)
+{
+    const char *folder = scratch_path("two-savers");
+    char *unfinished = ndm_text_printf("%s/.step-00000009.tmp", folder);
+    const ndm_save_result *finished;
+    ndm_saver *first, *second;
+    world w;
+
+    (void)state;
+    open_world(&w, 1);
+    step(&w);
+    expect_ok(ndm_saver_create(w.trainer, folder, NULL, &first));
+    expect_ok(ndm_file_make_dirs(unfinished));
+    expect_ok(ndm_saver_create(w.trainer, folder, NULL, &second));
+    assert_true(ndm_file_exists(unfinished));
+    ndm_saver_destroy(first);
+    expect_ok(ndm_saver_begin(second, 1)); /* the lock is its own now */
+    expect_ok(ndm_saver_wait(second, &finished));
+    assert_int_equal(finished->status, NDM_OK);
+    assert_true(ndm_saver_give_lock(second));
+    expect_ok(ndm_checkpoint_sweep(folder));
+    ndm_saver_destroy(second);
+    free(unfinished);
+    close_world(&w);
+    remove_all(folder);
+}
+
 static void a_folder_that_cannot_be_is_told(void **state)
 {
     const char *file = scratch_write("file", "x", 1);
@@ -329,6 +440,9 @@ int main(void)
         cmocka_unit_test(a_step_can_be_saved_again_and_old_ones_go),
         cmocka_unit_test(a_full_disk_leaves_the_last_one),
         cmocka_unit_test(one_run_writes_into_a_folder),
+        cmocka_unit_test(the_number_of_a_process_is_not_its_lock),
+        cmocka_unit_test(a_folder_that_was_removed_is_locked_again),
+        cmocka_unit_test(a_second_saver_leaves_what_the_first_writes),
         cmocka_unit_test(a_folder_that_cannot_be_is_told),
         cmocka_unit_test(wrong_options_are_refused),
     };
