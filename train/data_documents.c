@@ -142,10 +142,24 @@ static ndm_status read_entry(const ndm_documents *d, const unsigned char *table,
     return ndm_mapped_copy(d->map.path, table + i * bytes, bytes, value);
 }
 
+/* Sequence at which document i starts. The file may have been written over since it was checked. */
+static ndm_status sequence_of(const ndm_documents *d, int64_t i, int64_t *sequence)
+{
+    int64_t n = (d->order - d->offsets) / (int64_t)sizeof *sequence;
+
+    NDM_TRY(read_entry(d, d->order, i, sequence));
+    if (*sequence < 0 || *sequence >= n)
+        NDM_FAIL(NDM_ERR_FORMAT,
+                 "%s: document %" PRId64 " is sequence %" PRId64 " of %" PRId64
+                 ", which it was not: the file was written over",
+                 d->map.path, i, *sequence, n);
+    return NDM_OK;
+}
+
 ndm_status ndm_documents_start(const ndm_documents *d, int64_t i, int64_t *token)
 {
     if (d->order)
-        NDM_TRY(read_entry(d, d->order, i, &i));
+        NDM_TRY(sequence_of(d, i, &i));
     NDM_TRY(read_entry(d, d->offsets, i, token));
     *token /= d->width;
     return NDM_OK;

@@ -26,7 +26,8 @@ NDM_MUST_USE ndm_status ndm_documents_open_index(const char *path, int64_t token
                                                  ndm_documents *d);
 void ndm_documents_close(ndm_documents *d);
 
-/* First token of document i. NDM_ERR_IO: the file was cut short since it was opened. */
+/* First token of document i. Since it was opened, the file was cut short (NDM_ERR_IO), or written
+ * over so that an entry leads out of the table (NDM_ERR_FORMAT). */
 NDM_MUST_USE ndm_status ndm_documents_start(const ndm_documents *d, int64_t i, int64_t *token);
 
 #endif

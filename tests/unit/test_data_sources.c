@@ -187,6 +187,31 @@ static void megatron_documents_come_from_the_index(void **state)
     ndm_data_close(d);
 }
 
+/* While a run reads: no entry leads out of the tables. */
+static void an_index_that_is_written_over_is_told(void **state)
+{
+    static const int32_t lengths[] = {3, 2, 0, 4};
+    static const int64_t documents[] = {0, 2, 3, 4}, wrong[] = {4, -1, INT64_MIN, INT64_MAX};
+    struct index x = make_index(8, 2, lengths, 4, documents, 4);
+    const char *file = write_tokens("m.bin", 10, 9);
+    ndm_data_options o = {.files = &file, .file_count = 1, .seq_len = S, .vocab = 256};
+    ndm_data *d;
+    struct sample s;
+
+    (void)state;
+    scratch_write("m.idx", x.bytes, x.n);
+    d = open_data(&o);
+    s = read_sample(d, 0);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        memcpy(x.bytes + 34 + 12 * 4 + 8, &wrong[i], 8); /* of document 1 */
+        scratch_write("m.idx", x.bytes, x.n);
+        assert_int_equal(ndm_data_sample(d, 0, s.inputs, s.targets, s.positions, s.first),
+                         NDM_ERR_FORMAT);
+        assert_non_null(strstr(ndm_error_message(), "written over"));
+    }
+    ndm_data_close(d);
+}
+
 static void try_index(const ndm_data_options *o, struct index x, size_t at, int64_t value,
                       size_t width, const char *says)
 {
@@ -314,6 +339,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(folders_bring_their_labels_and_documents),
         cmocka_unit_test(megatron_documents_come_from_the_index),
+        cmocka_unit_test(an_index_that_is_written_over_is_told),
         cmocka_unit_test(hostile_indices_are_refused),
         cmocka_unit_test(a_mix_keeps_its_shares_everywhere),
         cmocka_unit_test(mixed_samples_depend_on_their_number_alone),
