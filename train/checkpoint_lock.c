@@ -40,12 +40,24 @@ static void write_holder(int fd)
 
 static void read_holder(const char *path, char text[HOLDER_BYTES])
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     ssize_t got = fd >= 0 ? read(fd, text, HOLDER_BYTES - 1) : 0;
 
     text[got > 0 ? got : 0] = '\0';
     if (fd >= 0)
         close(fd);
+}
+
+/* What else has the name is not ours to write to: a link leads to somebody's file. */
+static int open_file(const char *path)
+{
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+    struct stat st;
+
+    if (fd < 0 || (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)))
+        return fd;
+    close(fd);
+    return -1;
 }
 
 /* Who held the lock before removes the file: what was locked may no longer be the one that others
@@ -77,7 +89,7 @@ static outcome try_to_take(const char *path, int *fd)
 {
     outcome result = NONE;
 
-    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    *fd = open_file(path);
     if (*fd < 0)
         return NONE;
     if (flock(*fd, LOCK_EX | LOCK_NB) == 0)

@@ -5,6 +5,7 @@
 
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "core/file.h"
@@ -338,6 +339,30 @@ static void the_number_of_a_process_is_not_its_lock(void **state)
     remove_all(folder);
 }
 
+/* Nothing is held then, nobody's file is written to, and nothing is waited for. */
+static void what_is_no_file_is_no_lock(void **state)
+{
+    const char *folder = scratch_path("odd-lock"), *other = scratch_write("notes", "mine", 4);
+    char *path = ndm_text_printf("%s/.lock", folder);
+    ndm_checkpoint_lock lock;
+    struct stat st;
+
+    (void)state;
+    expect_ok(ndm_file_make_dirs(folder));
+    assert_int_equal(symlink(other, path), 0);
+    expect_ok(ndm_checkpoint_lock_take(folder, &lock));
+    assert_null(lock.path);
+    assert_int_equal(stat(other, &st), 0);
+    assert_int_equal(st.st_size, 4);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    expect_ok(ndm_checkpoint_lock_take(folder, &lock));
+    assert_null(lock.path);
+    assert_int_equal(unlink(path), 0);
+    free(path);
+    remove_all(folder);
+}
+
 /* A run whose folder was removed, and made anew by another, neither saves there nor takes the
  * other's lock away. */
 static void a_folder_that_was_removed_is_locked_again(void **state)
@@ -441,6 +466,7 @@ int main(void)
         cmocka_unit_test(a_full_disk_leaves_the_last_one),
         cmocka_unit_test(one_run_writes_into_a_folder),
         cmocka_unit_test(the_number_of_a_process_is_not_its_lock),
+        cmocka_unit_test(what_is_no_file_is_no_lock),
         cmocka_unit_test(a_folder_that_was_removed_is_locked_again),
         cmocka_unit_test(a_second_saver_leaves_what_the_first_writes),
         cmocka_unit_test(a_folder_that_cannot_be_is_told),
