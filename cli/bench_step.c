@@ -19,6 +19,7 @@
 #include "core/clock.h"
 #include "core/resident.h"
 #include "strategies/internal.h"
+#include "train/auto_mesh.h"
 #include "train/run_setup.h"
 #include "train/trainer.h"
 
@@ -424,6 +425,7 @@ static ndm_status start(const ndm_options *o, int argc, const char *const *argv)
     int64_t ranks = ndm_option_int64(o, "ranks");
 
     NDM_TRY(ndm_bench_step_check(o));
+    NDM_TRY(ndm_auto_mesh_refuse_idle(o, "cluster"));
     if (ndm_cli_starts_ranks(ranks))
         return ndm_cli_exec_ranks(ranks, verb, argc, argv);
     ndm_status status = run(&b);

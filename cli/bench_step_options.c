@@ -10,12 +10,6 @@
 
 static const ndm_option own_options[] = {
     {.name = "csv", .type = NDM_OPTION_BOOL, .initial = "false", .help = "print rows as CSV"},
-    {.name = "warmup-steps",
-     .type = NDM_OPTION_INT,
-     .initial = "2",
-     .min = 0,
-     .max = INFINITY,
-     .help = "steps before the measured ones"},
     {.name = "check",
      .type = NDM_OPTION_BOOL,
      .initial = "true",
@@ -24,21 +18,45 @@ static const ndm_option own_options[] = {
      .type = NDM_OPTION_BOOL,
      .initial = "false",
      .help = "change its loss before it is checked, to see that the check sees it: exit 6"},
-    {.name = "only",
-     .type = NDM_OPTION_ENUM,
-     .choices = "all|compute|communication",
-     .initial = "all",
-     .help =
-         "leave out the messages, or the kernels, of all steps but the first: what the other takes "
-         "alone"},
+#include "cli/bench_step_options.def"
 };
 enum { N_OWN = sizeof own_options / sizeof own_options[0] };
 
 /* Options of train that a benchmark would ignore. */
-static const char *const foreign[] = {
-    "data",       "labels",      "documents",  "shuffle", "eval-data",       "eval-every",
-    "metrics",    "save-dir",    "save-every", "resume",  "export-hf",       "export-dtype",
-    "dump-grads", "dump-logits", "trace",      "dry-run", "save-total-limit"};
+static const char *const foreign[] = {"data",
+                                      "labels",
+                                      "documents",
+                                      "shuffle",
+                                      "eval-data",
+                                      "eval-labels",
+                                      "eval-documents",
+                                      "eval-every",
+                                      "metrics",
+                                      "log-every",
+                                      "save-dir",
+                                      "save-every",
+                                      "save-total-limit",
+                                      "save-async",
+                                      "save-local",
+                                      "save-strict",
+                                      "resume",
+                                      "export-hf",
+                                      "export-dtype",
+                                      "export-shard-size",
+                                      "dump-grads",
+                                      "dump-logits",
+                                      "trace",
+                                      "dry-run",
+                                      "print-config"};
+enum { N_FOREIGN = sizeof foreign / sizeof foreign[0] };
+
+static bool is_foreign(const char *name)
+{
+    for (size_t i = 0; i < N_FOREIGN; i++)
+        if (strcmp(foreign[i], name) == 0)
+            return true;
+    return false;
+}
 
 /* The table lives as long as the options do; freed with free(). */
 ndm_status ndm_bench_step_table(ndm_option_table **table)
@@ -53,8 +71,8 @@ ndm_status ndm_bench_step_table(ndm_option_table **table)
     memcpy(options, train->options, train->n_options * sizeof *options);
     memcpy(options + train->n_options, own_options, sizeof own_options);
     for (size_t i = 0; i < train->n_options; i++) {
-        if (strcmp(options[i].name, "data") == 0)
-            options[i].required = false;
+        if (is_foreign(options[i].name)) /* refused, whatever else is given */
+            options[i].required = false, options[i].needs = NULL;
         if (strcmp(options[i].name, "steps") == 0)
             options[i].required = false, options[i].initial = "10";
     }
@@ -68,8 +86,8 @@ ndm_status ndm_bench_step_table(ndm_option_table **table)
 
 ndm_status ndm_bench_step_check(const ndm_options *o)
 {
-    for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++)
-        if (strncmp(ndm_option_origin(o, foreign[i]), "--", 2) == 0)
+    for (size_t i = 0; i < N_FOREIGN; i++)
+        if (ndm_option_is_flag(o, foreign[i]))
             NDM_FAIL(NDM_ERR_USAGE,
                      "bench step draws its tokens and writes no files; --%s has no meaning here",
                      foreign[i]);

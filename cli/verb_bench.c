@@ -11,31 +11,48 @@
 
 #define COLLECTIVES .group = "bench collectives"
 #define KERNELS .group = "bench kernels"
+#define CHECKED .group = "bench collectives, kernels and step"
 #define PROFILE .group = "bench profile"
 #define AT_LEAST(least) .min = (least), .max = INFINITY
 #define AXIS .type = NDM_OPTION_INT, .map = "auto=-1", AT_LEAST(-1), .unit = "ranks", COLLECTIVES
 #define FLAG .type = NDM_OPTION_BOOL, .initial = "false"
 
 static const ndm_option options[] = {
-    {.name = "json", FLAG, .help = "print one JSON document and nothing else"},
-    {.name = "csv", FLAG, .help = "print the rows as CSV and nothing else"},
     {.name = "rounds",
      .type = NDM_OPTION_INT,
      .initial = "5",
      .min = 1,
      .max = 99,
-     .help = "parts that the timed calls are cut into: a row is their median"},
+     .help = "parts that the timed calls are cut into: a row is their median",
+     .group = "bench collectives, kernels and profile"},
+
+    {.name = "json", FLAG, .help = "print one JSON document and nothing else", CHECKED},
+    {.name = "csv", FLAG, .help = "print the rows as CSV and nothing else", CHECKED},
     {.name = "threads",
      .type = NDM_OPTION_INT,
      .initial = "0",
      .initially = "0: cores over local ranks",
      .min = 0,
      .max = 4096,
-     .help = "threads of a rank"},
-    {.name = "seed", .type = NDM_OPTION_INT, .initial = "1", AT_LEAST(0), .help = "of contents"},
+     .help = "threads of a rank",
+     CHECKED},
+    {.name = "seed",
+     .type = NDM_OPTION_INT,
+     .initial = "1",
+     AT_LEAST(0),
+     .help = "of contents",
+     CHECKED},
     {.name = "spoil",
      FLAG,
-     .help = "change one result before it is checked, to see that the check sees it: exit 6"},
+     .help = "change one result before it is checked, to see that the check sees it: exit 6",
+     CHECKED},
+
+    {.name = "iters",
+     .type = NDM_OPTION_INT,
+     .initial = "20",
+     AT_LEAST(1),
+     .help = "-n: timed calls of a row",
+     .group = "bench collectives and profile"},
 
     {.name = "ranks",
      .type = NDM_OPTION_INT,
@@ -72,11 +89,6 @@ static const ndm_option options[] = {
      .max = 1048576,
      .help = "-f: each size over the one before",
      COLLECTIVES},
-    {.name = "iters",
-     .type = NDM_OPTION_INT,
-     .initial = "20",
-     AT_LEAST(1),
-     .help = "-n: timed calls of a row"},
     {.name = "warmup-iters",
      .type = NDM_OPTION_INT,
      .initial = "5",
@@ -171,12 +183,16 @@ static const ndm_option options[] = {
      AT_LEAST(8),
      .help = "rows of the activations",
      KERNELS},
+
+#include "cli/bench_step_options.def"
+
     {.name = "min-ms",
      .type = NDM_OPTION_DOUBLE,
      .initial = "2",
      AT_LEAST(0),
      .unit = "ms",
-     .help = "a round repeats a kernel for so long at least"},
+     .help = "a round repeats a kernel for so long at least",
+     .group = "bench kernels and profile"},
 
     {.name = "out",
      .type = NDM_OPTION_STRING,
@@ -215,18 +231,23 @@ static const char *long_flag(const char *arg)
     return arg;
 }
 
+/* Whether options of this group, "bench kernels and profile", are of that benchmark. */
+static bool belongs(const char *group, const char *bench)
+{
+    return group == NULL || strstr(group, bench + strlen("bench ")) != NULL;
+}
+
 /* A flag of another benchmark would be ignored in silence. */
-static ndm_status refuse_foreign(const ndm_options *o, const char *group)
+static ndm_status refuse_foreign(const ndm_options *o, const char *bench)
 {
     for (size_t i = 0; i < table.n_options; i++) {
         const ndm_option *option = &table.options[i];
-        bool flag = strncmp(ndm_option_origin(o, option->name), "--", 2) == 0;
-        if (flag && option->group != NULL && strcmp(option->group, group) != 0)
-            NDM_FAIL(NDM_ERR_USAGE, "%s has no option --%s; it belongs to %s", group, option->name,
+        if (ndm_option_is_flag(o, option->name) && !belongs(option->group, bench))
+            NDM_FAIL(NDM_ERR_USAGE, "%s has no option --%s; it belongs to %s", bench, option->name,
                      option->group);
     }
     if (ndm_option_bool(o, "json") && ndm_option_bool(o, "csv"))
-        NDM_FAIL(NDM_ERR_USAGE, "%s: --json and --csv exclude each other", group);
+        NDM_FAIL(NDM_ERR_USAGE, "%s: --json and --csv exclude each other", bench);
     return NDM_OK;
 }
 

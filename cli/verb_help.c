@@ -49,7 +49,14 @@ static ndm_status help(int argc, const char *const *argv)
         NDM_FAIL(NDM_ERR_USAGE, "help: %d arguments; it takes one command", argc);
     NDM_TRY(ndm_cli_options(&table, argc, argv, names, &n, &o));
     ndm_status status = NDM_OK;
-    if (n == 0)
+    bool markdown = ndm_option_bool(o, "markdown"), man = ndm_option_bool(o, "man");
+    if (markdown && man)
+        status = ndm_error_set(NDM_ERR_USAGE, __FILE__, __LINE__,
+                               "help: --markdown and --man exclude each other");
+    else if (n == 0 && (ndm_option_is_flag(o, "markdown") || ndm_option_is_flag(o, "man")))
+        status = ndm_error_set(NDM_ERR_USAGE, __FILE__, __LINE__, "help: --%s takes a command",
+                               markdown ? "markdown" : "man");
+    else if (n == 0)
         ndm_cli_usage(stdout);
     else if (n == 1)
         status = print(o, names[0]);

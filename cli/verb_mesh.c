@@ -58,6 +58,7 @@ static const ndm_option options[] = {
     COUNT_OPTION("hosts", "placement", "number of hosts that the ranks run on"),
     COUNT_OPTION("ranks-per-host", "placement", "ranks a host; default: the ranks spread evenly"),
     {.name = "map",
+     .needs = "hosts|ranks-per-host|machine",
      .type = NDM_OPTION_ENUM,
      .choices = "block|cyclic",
      .initial = "block",
@@ -224,6 +225,17 @@ static ndm_status make_mesh(const ndm_options *o, ndm_parallelism_config *config
     return ndm_mesh_check(view->mesh, &demands);
 }
 
+/* Flags that are for sizes that are open alone; files are of train, which takes them anyhow. */
+static ndm_status refuse_idle(const ndm_options *o)
+{
+    static const char *const names[] = {"model", "cluster"};
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (ndm_option_is_flag(o, names[i]))
+            NDM_TRY(ndm_auto_mesh_refuse_idle(o, names[i]));
+    return NDM_OK;
+}
+
 /* Sizes that are open, by the planner. */
 static ndm_status choose_sizes(const ndm_options *o, int64_t world, ndm_parallelism_config *config)
 {
@@ -258,6 +270,7 @@ static ndm_status build(const ndm_options *o, ndm_mesh_view *view)
     config.dp_shard = ndm_option_int64(o, "dp-shard");
     config.cp = ndm_option_int64(o, "cp");
     config.tp = ndm_option_int64(o, "tp");
+    NDM_TRY(refuse_idle(o));
     NDM_TRY(choose_sizes(o, world, &config));
     NDM_TRY(ndm_shape_resolve(&config, world, sizes)); /* before anything of the world's size */
     NDM_TRY(read_placement(o, world, view));

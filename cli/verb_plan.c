@@ -138,7 +138,15 @@ static const ndm_option options[] = {
      .group = "Output"},
     FLAG_OPTION("search", "Output",
                 "all meshes, micro-batches and recomputes that are not given; the fastest first"),
-    COUNT_OPTION("top", "10", "Output", "rows of a search that are shown"),
+    {.name = "top",
+     .needs = "search",
+     .type = NDM_OPTION_INT,
+     .initial = "10",
+     .initially = "10; in JSON all",
+     .min = 1,
+     .max = INFINITY,
+     .help = "rows of a search that are shown",
+     .group = "Output"},
     FLAG_OPTION("explain", "Output", "also say what limits the step and what would move it"),
     {.name = "trace",
      .type = NDM_OPTION_STRING,
@@ -297,6 +305,15 @@ static ndm_status print_rows(const plan *p, const ndm_plan_rows *rows)
     return NDM_OK;
 }
 
+static ndm_status print_rows_json(const plan *p, ndm_plan_rows *rows)
+{
+    int64_t top = ndm_option_int64(p->options, "top");
+
+    if (ndm_option_is_set(p->options, "top") && rows->n > top)
+        rows->n = top;
+    return ndm_plan_print_rows_json(&p->request, rows, stdout);
+}
+
 static ndm_status show_search(const plan *p)
 {
     static const char *const of_one[] = {"trace", "svg", "explain"};
@@ -312,7 +329,7 @@ static ndm_status show_search(const plan *p)
         NDM_FAIL(NDM_ERR_CONFIG, "plan: no mesh of %lld ranks has the sizes that are given",
                  (long long)p->request.ranks);
     if (ndm_option_bool(o, "json"))
-        status = ndm_plan_print_rows_json(&p->request, &rows, stdout);
+        status = print_rows_json(p, &rows);
     else
         status = print_rows(p, &rows);
     free(rows.items);

@@ -16,6 +16,7 @@
 #include "core/file.h"
 #include "core/rng.h"
 #include "model/config.h"
+#include "train/options.h"
 
 #define AT_LEAST(least) .min = (least), .max = INFINITY
 #define FLAG .type = NDM_OPTION_BOOL, .initial = "false"
@@ -135,6 +136,7 @@ static const ndm_option options[] = {
      .help = "also run one rank, which losses and times are compared with",
      RUNS},
     {.name = "max-loss-difference",
+     .needs = "reference",
      .type = NDM_OPTION_DOUBLE,
      .initial = "1e-4",
      AT_LEAST(0),
@@ -148,7 +150,11 @@ static const ndm_option options[] = {
      .help = "one line a run, kept as it ends",
      OUTPUT},
     {.name = "resume", FLAG, .help = "go on with that file: runs it has are not repeated", OUTPUT},
-    {.name = "retry-failed", FLAG, .help = "with resume: repeat runs that failed", OUTPUT},
+    {.name = "retry-failed",
+     .needs = "resume",
+     FLAG,
+     .help = "with resume: repeat runs that failed",
+     OUTPUT},
     {.name = "csv",
      .type = NDM_OPTION_STRING,
      .value = "FILE",
@@ -393,10 +399,45 @@ static ndm_status run_all(sweep *s)
     return status;
 }
 
+/* Flags that the sweep gives itself, and those that leave it without results: the last of several
+ * wins, and rows would tell of runs that were not. */
+static ndm_status refuse_own_flags(const ndm_options *train)
+{
+    static const char *const own[] = {
+        "ranks",        "model",     "data",    "seq-len", "steps",   "seed",
+        "dp-replicate", "dp-shard",  "cp",      "tp",      "mesh",    "micro-batch",
+        "grad-accum",   "recompute", "metrics", "quiet",   "dry-run", "print-config"};
+
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
+        if (ndm_option_is_flag(train, own[i]))
+            NDM_FAIL(NDM_ERR_USAGE, "sweep: --%s behind -- is not taken: the sweep says it itself",
+                     own[i]);
+    return NDM_OK;
+}
+
+static ndm_status check_extra(const sweep *s)
+{
+    const char **files = calloc((size_t)s->n_extra + 1, sizeof *files);
+    ndm_options *train = NULL;
+    int n_files;
+
+    if (files == NULL)
+        NDM_FAIL(NDM_ERR_MEMORY, "no memory for %d arguments", s->n_extra);
+    ndm_status status = ndm_options_create(&ndm_train_option_table, &train);
+    if (status == NDM_OK)
+        status = ndm_options_load_args(train, s->n_extra, s->extra, files, &n_files);
+    if (status == NDM_OK)
+        status = refuse_own_flags(train);
+    ndm_options_destroy(train);
+    free(files);
+    return status;
+}
+
 /* Threads and the flags behind `--` go to train. */
 static ndm_status read_arguments(sweep *s, int argc, const char *const *argv)
 {
     NDM_TRY(ndm_cli_options(&table, argc, argv, s->extra, &s->n_extra, &s->options));
+    NDM_TRY(check_extra(s));
     if (ndm_option_int64(s->options, "threads") > 0) {
         s->extra[s->n_extra++] = "--threads";
         s->extra[s->n_extra++] = ndm_option_string(s->options, "threads");

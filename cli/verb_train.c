@@ -6,6 +6,7 @@
 
 #include "cli/cli.h"
 #include "cli/launch.h"
+#include "train/auto_mesh.h"
 #include "train/options.h"
 #include "train/run.h"
 
@@ -109,6 +110,7 @@ static ndm_status start(const ndm_options *o, const arguments *a, ndm_run_outcom
     if (ndm_option_bool(o, "print-config"))
         return ndm_cli_launcher_rank() <= 0 ? print_config(o) : NDM_OK;
     NDM_TRY(ndm_options_check(o));
+    NDM_TRY(ndm_auto_mesh_refuse_idle(o, "cluster"));
     if (ndm_cli_starts_ranks(ranks))
         return ndm_cli_exec_ranks(ranks, verb, a->argc, a->argv);
     ndm_cli_watch_start(ndm_option_double(o, "timeout"));

@@ -123,30 +123,82 @@ static ndm_status check_required(const ndm_options *options, size_t i)
     return status;
 }
 
-/* A default that is given says nothing either, and harms nobody. */
-static bool says_nothing(const ndm_options *options, size_t i)
+/* Whether the alternative at text, "name" or "name=value", holds; sets *end to where it ends. */
+static bool alternative_holds(const ndm_options *options, const char *text, const char **end)
 {
-    const ndm_option *o = &options->table->options[i];
-    const ndm_option_slot *slot = &options->slots[i];
-    int needed = o->needs ? ndm_option_find(options->table, o->needs) : NDM_OPTION_NONE;
-    if (needed == NDM_OPTION_NONE || slot->kind == ORIGIN_DEFAULT || !slot->data.text)
+    size_t length = strcspn(text, "|"), name_length = strcspn(text, "=|");
+    char name[128];
+
+    snprintf(name, sizeof name, "%.*s", (int)name_length, text);
+    int i = ndm_option_find(options->table, name);
+    assert(i != NDM_OPTION_NONE); /* the table needs what it has not */
+    const ndm_option_data *data = &options->slots[i].data;
+    *end = text + length;
+    if (!data->text)
         return false;
-    return !options->slots[needed].data.text &&
-           !(o->initial && strcmp(slot->data.text, o->initial) == 0);
+    if (name_length == length)
+        return options->table->options[i].type != NDM_OPTION_BOOL || data->boolean;
+    const char *value = text + name_length + 1;
+    return strlen(data->text) == (size_t)(*end - value) &&
+           strncmp(data->text, value, strlen(data->text)) == 0;
 }
 
+static bool any_holds(const ndm_options *options, const char *alternatives)
+{
+    for (const char *end, *a = alternatives;; a = end + 1) {
+        if (alternative_holds(options, a, &end))
+            return true;
+        if (!*end)
+            return false;
+    }
+}
+
+/* The default in other words: 5120M for 5G. */
+static bool same_as_default(const ndm_option *o, const ndm_option_data *data)
+{
+    ndm_option_data initial = {0};
+
+    if (!o->initial)
+        return false;
+    bool same = ndm_option_parse(o, o->name, o->initial, &initial) == NDM_OK &&
+                (o->type == NDM_OPTION_SIZE ? initial.integer == data->integer
+                                            : strcmp(initial.text, data->text) == 0);
+    ndm_option_data_finish(&initial);
+    return same;
+}
+
+ndm_status ndm_options_refuse_idle(const ndm_options *options, const char *name,
+                                   const char *without)
+{
+    if (ndm_option_is_flag(options, name))
+        NDM_FAIL(NDM_ERR_USAGE, "%s says nothing without %s", ndm_option_origin(options, name),
+                 without);
+    if (!options->silent && ndm_option_is_set(options, name))
+        ndm_log(NDM_LOG_WARNING, "config", "%s: %s says nothing without %s",
+                ndm_option_origin(options, name), name, without);
+    return NDM_OK;
+}
+
+/* A default that is given says nothing either, and harms nobody. */
 static ndm_status check_needs(const ndm_options *options, size_t i)
 {
     const ndm_option *o = &options->table->options[i];
     const ndm_option_slot *slot = &options->slots[i];
-    if (!says_nothing(options, i))
+    ndm_buffer without = {0};
+
+    if (!o->needs || slot->kind == ORIGIN_DEFAULT || !slot->data.text ||
+        any_holds(options, o->needs) || same_as_default(o, &slot->data))
         return NDM_OK;
-    if (slot->kind == ORIGIN_FLAG)
-        NDM_FAIL(NDM_ERR_USAGE, "%s says nothing without --%s", slot->origin, o->needs);
-    if (!options->silent)
-        ndm_log(NDM_LOG_WARNING, "config", "%s: %s says nothing without %s", slot->origin, o->name,
-                o->needs);
-    return NDM_OK;
+    const char *dashes = slot->kind == ORIGIN_FLAG ? "--" : "";
+    ndm_buffer_puts(&without, dashes);
+    for (const char *c = o->needs; *c; c++)
+        if (*c == '|')
+            ndm_buffer_printf(&without, " or %s", dashes);
+        else
+            ndm_buffer_append(&without, c, 1);
+    ndm_status status = ndm_options_refuse_idle(options, o->name, ndm_buffer_text(&without));
+    ndm_buffer_finish(&without);
+    return status;
 }
 
 ndm_status ndm_options_check(const ndm_options *options)
@@ -218,6 +270,11 @@ const char *ndm_option_item(const ndm_options *options, const char *name, size_t
 bool ndm_option_is_set(const ndm_options *options, const char *name)
 {
     return slot_of(options, name)->kind != ORIGIN_DEFAULT;
+}
+
+bool ndm_option_is_flag(const ndm_options *options, const char *name)
+{
+    return slot_of(options, name)->kind == ORIGIN_FLAG;
 }
 
 bool ndm_option_has_value(const ndm_options *options, const char *name)

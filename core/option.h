@@ -56,7 +56,10 @@ typedef struct ndm_option {
     bool below_max;  /* max itself is out */
     bool commas;     /* LIST: also split at commas */
     bool required;
-    const char *needs;       /* NULL, or the option without which this one says nothing */
+    bool asks;               /* a question of this call: ndm_options_print_config() leaves it out */
+    const char *needs;       /* NULL, or what this one says nothing without: an option with a value
+                                that is not false, or with that value; "save-dir|export-hf",
+                                "lr-schedule=linear|lr-schedule=cosine" */
     const char *list_key;    /* LIST: key of the string where a YAML list holds mappings */
     const char *list_suffix; /* and of a value that is added to that string behind a colon; NULL =
                                 none */
@@ -122,8 +125,13 @@ NDM_MUST_USE ndm_status ndm_options_load_args(ndm_options *options, int argc,
 NDM_MUST_USE ndm_status ndm_options_set(ndm_options *options, const char *name, const char *text);
 
 /* After all sources. NDM_ERR_USAGE that names the first required option without a value, or flag
- * that says nothing, for another option has no value; where it comes from elsewhere, a warning. */
+ * that says nothing without what it needs; where it comes from elsewhere, a warning: files and
+ * variables are shared between runs. */
 NDM_MUST_USE ndm_status ndm_options_check(const ndm_options *options);
+
+/* The same for one option that has no effect for a reason that the table cannot say. */
+NDM_MUST_USE ndm_status ndm_options_refuse_idle(const ndm_options *options, const char *name,
+                                                const char *without);
 
 /* Values by name; an unknown name or another type is a defect (assert). Without a value: 0, false,
  * NULL, an empty list. */
@@ -139,6 +147,7 @@ const char *ndm_option_item(const ndm_options *options, const char *name, size_t
 
 bool ndm_option_is_set(const ndm_options *options,
                        const char *name); /* given by someone, not the default */
+bool ndm_option_is_flag(const ndm_options *options, const char *name); /* given as a flag */
 bool ndm_option_has_value(const ndm_options *options, const char *name);
 const char *ndm_option_origin(const ndm_options *options,
                               const char *name); /* "default", "run.yaml:4", "NDM_TP", "--tp" */

@@ -280,6 +280,8 @@ void ndm_options_print_config(const ndm_options *options, FILE *out)
         const ndm_option *o = &options->table->options[i];
         char key[128];
         ndm_buffer line = {0};
+        if (o->asks)
+            continue;
         ndm_buffer_printf(&line, "%s: ", ndm_option_key(o->name, key, sizeof key));
         put_yaml_value(o, &options->slots[i].data, &line);
         const char *origin = options->slots[i].origin ? options->slots[i].origin : "default";

@@ -26,6 +26,16 @@ bool ndm_auto_mesh_sizes(const ndm_options *options, bool search, int64_t *sizes
     return open > 1 || (all && open > 0);
 }
 
+ndm_status ndm_auto_mesh_refuse_idle(const ndm_options *options, const char *name)
+{
+    int64_t sizes[NDM_AXIS_COUNT];
+
+    return ndm_auto_mesh_sizes(options, false, sizes)
+               ? NDM_OK
+               : ndm_options_refuse_idle(
+                     options, name, "sizes that are open: --mesh auto, or several that are -1");
+}
+
 static ndm_status load_machine(const char *cluster, int64_t ranks, int64_t hosts,
                                ndm_sim_machine *m)
 {

@@ -11,6 +11,10 @@
  * and 0 where they are open. */
 bool ndm_auto_mesh_sizes(const ndm_options *options, bool search, int64_t *sizes);
 
+/* NDM_ERR_USAGE where the flag `name`, which is for sizes that are open, is given and none are; a
+ * warning where it comes from elsewhere. */
+NDM_MUST_USE ndm_status ndm_auto_mesh_refuse_idle(const ndm_options *options, const char *name);
+
 /* Fills the request's mesh: the fastest of all that have the given sizes and fit.
  *
  * request: all but machine and stack. cluster: a profile, or NULL: the CPUs of this machine, whose

@@ -39,7 +39,8 @@ static const char *check_rank(const char *text)
 
 /* Parts of rows that repeat. */
 #define AT_LEAST(least) .min = (least), .max = INFINITY
-#define SHARE_BELOW_1 .type = NDM_OPTION_DOUBLE, .min = 0, .max = 1, .below_max = true
+#define SHARE .type = NDM_OPTION_DOUBLE, .min = 0, .max = 1
+#define SHARE_BELOW_1 SHARE, .below_max = true
 #define FLAG .type = NDM_OPTION_BOOL, .initial = "false"
 #define PATH(shown) .type = NDM_OPTION_STRING, .value = (shown)
 #define AXIS                                                                                      \
@@ -155,17 +156,14 @@ static const ndm_option options[] = {
      .help = "linear warm-up",
      .group = "Optimizer"},
     {.name = "warmup-ratio",
-     .type = NDM_OPTION_DOUBLE,
-     .min = 0,
-     .max = 1,
+     SHARE,
      .initially = "off",
      .help = "linear warm-up over this share of --steps, rounded up; not beside --warmup",
      .group = "Optimizer"},
     {.name = "min-lr-ratio",
-     .type = NDM_OPTION_DOUBLE,
+     SHARE,
+     .needs = "lr-schedule=linear|lr-schedule=cosine",
      .initial = "0",
-     .min = 0,
-     .max = 1,
      .synonyms = NDM_OPTION_SYNONYMS({"cosine_min_lr_ratio", NULL}),
      .help = "learning rate of the last step over lr, for linear and cosine",
      .group = "Optimizer"},
@@ -334,6 +332,7 @@ static const ndm_option options[] = {
      .help = "what is gathered together",
      .group = "Sharding"},
     {.name = "wrap-classes",
+     .needs = "wrap=transformer_based_wrap",
      .type = NDM_OPTION_LIST,
      .commas = true,
      .synonyms = NDM_OPTION_SYNONYMS(FSDP_KEY("transformer_layer_cls_to_wrap"),
@@ -343,6 +342,7 @@ static const ndm_option options[] = {
      .help = "classes whose instances are units, for transformer_based_wrap",
      .group = "Sharding"},
     {.name = "min-num-params",
+     .needs = "wrap=size_based_wrap",
      .type = NDM_OPTION_INT,
      .initial = "100000000",
      AT_LEAST(1),

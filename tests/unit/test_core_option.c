@@ -172,6 +172,56 @@ static void the_environment_names_its_variable(void **state)
     ndm_options_destroy(o);
 }
 
+/* A table whose options need others, in every way. */
+static const ndm_option needing_options[] = {
+    {.name = "folder", .type = NDM_OPTION_STRING, .help = "text"},
+    {.name = "resume", .type = NDM_OPTION_BOOL, .initial = "false", .help = "off unless said"},
+    {.name = "kind", .type = NDM_OPTION_ENUM, .choices = "a|ab|b", .initial = "a", .help = "kinds"},
+    {.name = "every", .type = NDM_OPTION_INT, .initial = "1", .needs = "folder", .help = "n"},
+    {.name = "retry", .type = NDM_OPTION_BOOL, .needs = "resume", .help = "flag"},
+    {.name = "size",
+     .type = NDM_OPTION_SIZE,
+     .initial = "2K",
+     .needs = "folder|kind=b",
+     .help = "n"},
+};
+
+static void flags_that_say_nothing_are_refused(void **state)
+{
+    (void)state;
+    static const ndm_option_table table = {
+        .command = "train",
+        .usage = "",
+        .summary = "",
+        .options = needing_options,
+        .n_options = sizeof needing_options / sizeof *needing_options,
+    };
+    const struct {
+        const char *flags, *refusal;
+    } cases[] = {
+        {"--every 2", "--every says nothing without --folder"},
+        {"--every 1", NULL}, /* the default */
+        {"--every 2 --folder x", NULL},
+        {"--retry", "--retry says nothing without --resume"},
+        {"--retry --no-resume", "--retry says nothing without --resume"},
+        {"--retry --resume", NULL},
+        {"--size 3K", "--size says nothing without --folder or --kind=b"},
+        {"--size 3K --kind ab", "--size says nothing without --folder or --kind=b"},
+        {"--size 3K --kind b", NULL},
+        {"--size 3K --folder x", NULL},
+        {"--size 2048", NULL}, /* the default in other words */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ndm_options *o = fresh(&table);
+        expect_ok(load_flags(o, cases[i].flags));
+        if (cases[i].refusal)
+            expect_message(ndm_options_check(o), NDM_ERR_USAGE, cases[i].refusal);
+        else
+            expect_ok(ndm_options_check(o));
+        ndm_options_destroy(o);
+    }
+}
+
 static void required_options_are_asked_for(void **state)
 {
     (void)state;
@@ -279,6 +329,7 @@ int main(void)
         cmocka_unit_test(integers_may_be_written_as_floats),
         cmocka_unit_test(the_environment_names_its_variable),
         cmocka_unit_test(required_options_are_asked_for),
+        cmocka_unit_test(flags_that_say_nothing_are_refused),
         cmocka_unit_test(the_table_feeds_help_markdown_and_man),
         cmocka_unit_test(the_printed_configuration_reads_back),
     };
