@@ -54,7 +54,7 @@ static ndm_status try_change(const ndm_plan_view *v, void (*apply)(ndm_sim_machi
 
     apply(&machine);
     request.machine = &machine;
-    request.trace = NULL;
+    request.trace = request.svg = NULL;
     NDM_TRY(ndm_plan_run(&request, &result));
     fprintf(out, "  %-44s %+6.1f %% tokens/s\n", what,
             (result.tokens_per_s / v->result->tokens_per_s - 1.0) * 100.0);
@@ -74,7 +74,6 @@ static void faster_memory(ndm_sim_machine *m)
 static void faster_links(ndm_sim_machine *m)
 {
     m->link_scale *= 2.0;
-    m->link_bw *= 2.0;
 }
 
 static void faster_network(ndm_sim_machine *m)

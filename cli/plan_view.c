@@ -221,6 +221,13 @@ static void write_comms(ndm_json *j, const ndm_plan_result *p)
         for (int k = 0; k < NDM_COLLECTIVE_COUNT; k++)
             if (c->calls[k] > 0)
                 ndm_json_key_int(j, ndm_collective_name((ndm_collective)k), c->calls[k]);
+        ndm_json_key(j, "received_bytes");
+        ndm_json_begin_object(j);
+        for (int k = 0; k < NDM_COLLECTIVE_COUNT; k++)
+            if (c->calls[k] > 0)
+                ndm_json_key_int(j, ndm_collective_name((ndm_collective)k),
+                                 (int64_t)c->received[k]);
+        ndm_json_end_object(j);
         ndm_json_end_object(j);
     }
     ndm_json_end_array(j);

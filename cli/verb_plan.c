@@ -229,19 +229,6 @@ static ndm_status read_fsdp(plan *p)
     return NDM_OK;
 }
 
-/* Logits that exist at a time: a device that computes in 16 bit has room for more, and products
- * that are too thin would slow it down. */
-static int64_t head_chunk(const plan *p, const ndm_model_config *config)
-{
-    int64_t asked = ndm_option_int64(p->options, "head-chunk"), bytes = 512 << 20;
-
-    if (asked > 0 || p->machine.activation_bytes >= 4)
-        return asked;
-    int64_t tp = p->request.parallelism.tp > 1 ? p->request.parallelism.tp : 1;
-    int64_t rows = bytes / p->machine.activation_bytes / ((config->vocab + tp - 1) / tp);
-    return rows > 128 ? rows / 128 * 128 : 128;
-}
-
 static ndm_status read_model(plan *p)
 {
     const ndm_options *o = p->options;
@@ -254,7 +241,7 @@ static ndm_status read_model(plan *p)
         m.seq_len = config.max_positions;
     m.micro_batch = ndm_option_int64(o, "micro-batch");
     m.recompute = (ndm_recompute)ndm_option_enum(o, "recompute");
-    m.head_chunk = head_chunk(p, &config);
+    m.head_chunk = ndm_option_int64(o, "head-chunk");
     ndm_model_config_finish(&config);
     p->open.micro_batch = !ndm_option_has_value(o, "micro-batch");
     p->open.recompute = !ndm_option_has_value(o, "recompute");
@@ -281,12 +268,11 @@ static ndm_status read_plan(plan *p)
     p->request.ranks = ndm_option_int64(o, "ranks");
     p->request.rank = ndm_option_int64(o, "rank");
     p->request.grad_accum = ndm_option_int64(o, "grad-accum");
+    p->request.logits_bytes = 512 << 20;
     p->request.trace = ndm_option_string(o, "trace");
     p->request.svg = ndm_option_string(o, "svg");
     if (p->request.ranks < 1)
         NDM_FAIL(NDM_ERR_USAGE, "plan: --ranks is required");
-    if (p->request.options.micro_batch == 1 && !p->open.micro_batch)
-        p->stack.tp_copy_bytes = 0; /* rows of one sequence are gathered where they belong */
     return NDM_OK;
 }
 
@@ -352,7 +338,7 @@ static void name_open(const ndm_plan_open *open, char *text, size_t bytes)
                                      parts[i].name);
 }
 
-/* The first row: the fastest that fits, or any where none does. */
+/* The first row: the fastest that fits, or the one that splits most where none does. */
 static void take(plan *p, const ndm_plan_rows *rows)
 {
     if (p->open.mesh && rows->n > 0)
@@ -396,6 +382,8 @@ static ndm_status show_plan(plan *p)
     ndm_plan_result result;
     int64_t ranks_that_fit = 0;
 
+    if (ndm_option_bool(o, "json") && ndm_option_bool(o, "explain"))
+        NDM_FAIL(NDM_ERR_USAGE, "plan: --explain is text; --json has its shares of the step");
     if (open)
         NDM_TRY(settle(p, &range));
     NDM_TRY(ndm_plan_run(&p->request, &result));

@@ -11,6 +11,7 @@
 #include "collectives/comms.h"
 #include "collectives/sim_cost.h"
 #include "kernels/cost.h"
+#include "model/config.h"
 #include "model/model.h"
 #include "strategies/internal.h"
 #include "train/trainer.h"
@@ -18,6 +19,7 @@
 typedef struct run {
     const ndm_plan_request *request;
     ndm_sim_machine machine; /* the request's, with the clock of its slowest rank */
+    ndm_sim_stack stack;     /* the request's, for its micro-batch */
     ndm_sim_options sim;
     ndm_context *context;
     ndm_model *model;
@@ -26,12 +28,14 @@ typedef struct run {
     int64_t sequences;
 } run;
 
-/* Memory that allocations may take in all: beyond it, what does not fit is known at once. */
+/* Memory that allocations may take in all: beyond it, what does not fit is known at once. Not 0,
+ * which is no limit. */
 static int64_t allowance(const ndm_sim_machine *m)
 {
     double room = m->memory_bytes - m->context_bytes - m->reserved_bytes;
+    double bytes = room / m->reserved_share;
 
-    return (int64_t)(room / m->reserved_share);
+    return bytes > 1.0 ? (int64_t)bytes : 1;
 }
 
 /* The largest of n normal variables in standard deviations, as expected: Cramer, "Mathematical
@@ -60,8 +64,11 @@ static ndm_status open_context(run *r)
 
     r->machine = *q->machine;
     slow_down(&r->machine, q->ranks);
+    r->stack = *q->stack;
+    if (q->options.micro_batch == 1)
+        r->stack.tp_copy_bytes = 0.0; /* rows of one sequence are gathered where they belong */
     r->sim = (ndm_sim_options){.machine = &r->machine,
-                               .stack = q->stack,
+                               .stack = &r->stack,
                                .price = ndm_cost_price,
                                .ranks = q->ranks,
                                .rank = q->rank,
@@ -73,13 +80,32 @@ static ndm_status open_context(run *r)
     return ndm_context_create(&q->parallelism, &c, &r->context);
 }
 
+/* Logits that exist at a time: a device that computes in 16 bit has room for more, and products
+ * that are too thin would slow it down. */
+static ndm_status choose_head_chunk(const run *r, ndm_model_options *options)
+{
+    const ndm_plan_request *q = r->request;
+    int64_t tp = ndm_mesh_axis_size(r->context->mesh, NDM_TP);
+    ndm_model_config config = {0};
+
+    if (options->head_chunk > 0 || q->logits_bytes <= 0 || r->machine.activation_bytes >= 4)
+        return NDM_OK;
+    NDM_TRY(ndm_model_config_resolve(q->model, &config));
+    int64_t rows = q->logits_bytes / r->machine.activation_bytes / ((config.vocab + tp - 1) / tp);
+    options->head_chunk = rows > 128 ? rows / 128 * 128 : 128;
+    ndm_model_config_finish(&config);
+    return NDM_OK;
+}
+
 static ndm_status open(run *r)
 {
     const ndm_plan_request *q = r->request;
     ndm_trainer_options t = NDM_TRAINER_OPTIONS_INIT;
+    ndm_model_options options = q->options;
 
     NDM_TRY(open_context(r));
-    NDM_TRY(ndm_model_create(r->context, q->model, &q->fsdp, &q->options, &r->model));
+    NDM_TRY(choose_head_chunk(r, &options));
+    NDM_TRY(ndm_model_create(r->context, q->model, &q->fsdp, &options, &r->model));
     t.grad_accum = q->grad_accum;
     t.steps = 2;
     NDM_TRY(ndm_trainer_create(r->model, &t, &r->trainer));

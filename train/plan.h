@@ -33,10 +33,12 @@ typedef struct ndm_plan_request {
     ndm_fsdp_config fsdp;
     ndm_model_options options;
     int64_t grad_accum;
-    bool refuse_large; /* what does not fit fails with NDM_ERR_MEMORY as soon as that is known */
-    bool brief;        /* what does not fit is not made again: for searches */
-    const char *trace; /* NULL, or where the second step's time line goes */
-    const char *svg;   /* NULL, or where a picture of memory and time line goes */
+    int64_t logits_bytes; /* where options.head_chunk is 0, of those that exist at a time on a
+                             device that computes in 16 bit; 0 = the engine's own */
+    bool refuse_large;    /* what does not fit fails with NDM_ERR_MEMORY as soon as that is known */
+    bool brief;           /* what does not fit is not made again: for searches */
+    const char *trace;    /* NULL, or where the second step's time line goes */
+    const char *svg;      /* NULL, or where a picture of memory and time line goes */
 } ndm_plan_request;
 
 /* A communicator as the run used it in one step. */
@@ -84,14 +86,15 @@ NDM_MUST_USE ndm_status ndm_plan_write_svg(const ndm_plan_request *request,
 typedef struct ndm_plan_row {
     int64_t mesh[NDM_AXIS_COUNT], micro_batch;
     ndm_recompute recompute;
-    bool fits;
+    bool fits, refused; /* refused: by the mesh or the model, whatever the memory */
     double tokens_per_s, step_ns, mfu;
     int64_t needed;
     char why[160]; /* where it does not run */
 } ndm_plan_row;
 
 typedef struct ndm_plan_rows {
-    ndm_plan_row *items; /* [n], those that fit first, the fastest first; free() */
+    ndm_plan_row *items; /* [n], those that fit first, the fastest first, then those that memory is
+                            too small for, the one that splits most first; free() */
     int64_t n, fit;
 } ndm_plan_rows;
 
@@ -109,7 +112,8 @@ NDM_MUST_USE ndm_status ndm_plan_search(const ndm_plan_request *request, const n
                                         ndm_plan_rows *rows);
 
 /* Where no plan fits: the least double, fourfold, ... of the ranks for which one does; 0 if the
- * mesh has no size that is left open, or none up to 65536 does. */
+ * mesh has no size that is left open, if ranks share a host's memory (cores_per_host), or if none
+ * up to 65536 does. */
 NDM_MUST_USE ndm_status ndm_plan_ranks_that_fit(const ndm_plan_request *request,
                                                 const ndm_plan_open *open, int64_t *ranks);
 

@@ -60,7 +60,7 @@ static const field machine_fields[] = {
     {"activation_bytes", SMALL, MACHINE(activation_bytes), 1, true, 1, 8},
     {"alloc_small", WHOLE, MACHINE(alloc_small), 1, false, ANY},
     {"alloc_large", WHOLE, MACHINE(alloc_large), 1, false, ANY},
-    {"reserved_share", REAL, MACHINE(reserved_share), 1, true, ANY},
+    {"reserved_share", REAL, MACHINE(reserved_share), 1, true, 0.01, 100},
     {"reserved_gib", REAL, MACHINE(reserved_bytes), 1073741824.0, true, ANY},
     {"context_gib", REAL, MACHINE(context_bytes), 1073741824.0, true, ANY},
     {"ranks_per_host", WHOLE, MACHINE(ranks_per_host), 1, true, 1, LARGEST},

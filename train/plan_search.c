@@ -12,6 +12,7 @@ typedef struct search {
     ndm_plan_request request; /* of the row at hand */
     ndm_plan_rows *rows;
     int64_t capacity;
+    bool one; /* the first that fits is enough */
 } search;
 
 static ndm_status add_row(search *s, const ndm_plan_row *row)
@@ -28,6 +29,11 @@ static ndm_status add_row(search *s, const ndm_plan_row *row)
     return NDM_OK;
 }
 
+static bool is_done(const search *s)
+{
+    return s->one && s->rows->n > 0 && s->rows->items[s->rows->n - 1].fits;
+}
+
 /* A refusal of the mesh or the memory is a row; any other failure ends the search. */
 static ndm_status try_row(search *s, bool *refused)
 {
@@ -38,7 +44,7 @@ static ndm_status try_row(search *s, bool *refused)
     ndm_plan_result result;
     ndm_status status = ndm_plan_run(&s->request, &result);
 
-    *refused = status == NDM_ERR_CONFIG;
+    *refused = row.refused = status == NDM_ERR_CONFIG;
     if (status != NDM_OK && status != NDM_ERR_CONFIG && status != NDM_ERR_MEMORY)
         return status;
     if (status == NDM_OK) {
@@ -66,7 +72,7 @@ static ndm_status try_recomputes(search *s, bool *refused)
     if (!s->open->recompute)
         return try_row(s, refused);
     *refused = false;
-    for (int i = 0; i < 3 && !*refused; i++) {
+    for (int i = 0; i < 3 && !*refused && !is_done(s); i++) {
         s->request.options.recompute = all[i];
         NDM_TRY(try_row(s, refused));
     }
@@ -88,7 +94,7 @@ static ndm_status try_mesh(search *s)
 
     if (!s->open->micro_batch)
         return try_recomputes(s, &refused);
-    for (int64_t b = 1; b <= s->open->micro_batch_max && !refused; b *= 2) {
+    for (int64_t b = 1; b <= s->open->micro_batch_max && !refused && !is_done(s); b *= 2) {
         int64_t from = s->rows->n;
         s->request.options.micro_batch = b;
         NDM_TRY(try_recomputes(s, &refused));
@@ -120,11 +126,26 @@ static ndm_status try_meshes(search *s)
                  m->dp_shard++) {
                 int64_t left = n / m->tp / m->cp;
                 m->dp_replicate = left / m->dp_shard;
-                if (may_be(s, NDM_DP_SHARD, m->dp_shard, left) &&
+                if (!is_done(s) && may_be(s, NDM_DP_SHARD, m->dp_shard, left) &&
                     may_be(s, NDM_DP_REPLICATE, m->dp_replicate, m->dp_replicate))
                     NDM_TRY(try_mesh(s));
             }
     return NDM_OK;
+}
+
+/* Of plans that memory is too small for, the one that splits most is closest to it. */
+static int closer(const ndm_plan_row *x, const ndm_plan_row *y)
+{
+    int64_t more;
+
+    if (x->refused != y->refused)
+        return x->refused ? 1 : -1;
+    more = x->mesh[NDM_DP_REPLICATE] - y->mesh[NDM_DP_REPLICATE];
+    if (more == 0)
+        more = y->mesh[NDM_TP] - x->mesh[NDM_TP];
+    if (more == 0)
+        more = y->mesh[NDM_CP] - x->mesh[NDM_CP];
+    return (more > 0) - (more < 0);
 }
 
 static int faster(const void *a, const void *b)
@@ -133,13 +154,15 @@ static int faster(const void *a, const void *b)
 
     if (x->fits != y->fits)
         return x->fits ? -1 : 1;
+    if (!x->fits)
+        return closer(x, y);
     return x->tokens_per_s > y->tokens_per_s ? -1 : x->tokens_per_s < y->tokens_per_s;
 }
 
-ndm_status ndm_plan_search(const ndm_plan_request *request, const ndm_plan_open *open,
-                           ndm_plan_rows *rows)
+static ndm_status run_search(const ndm_plan_request *request, const ndm_plan_open *open, bool one,
+                             ndm_plan_rows *rows)
 {
-    search s = {.open = open, .request = *request, .rows = rows};
+    search s = {.open = open, .request = *request, .rows = rows, .one = one};
 
     memset(rows, 0, sizeof *rows);
     s.request.brief = true;
@@ -157,6 +180,12 @@ ndm_status ndm_plan_search(const ndm_plan_request *request, const ndm_plan_open 
     return NDM_OK;
 }
 
+ndm_status ndm_plan_search(const ndm_plan_request *request, const ndm_plan_open *open,
+                           ndm_plan_rows *rows)
+{
+    return run_search(request, open, false, rows);
+}
+
 ndm_status ndm_plan_ranks_that_fit(const ndm_plan_request *request, const ndm_plan_open *open,
                                    int64_t *ranks)
 {
@@ -164,14 +193,19 @@ ndm_status ndm_plan_ranks_that_fit(const ndm_plan_request *request, const ndm_pl
     ndm_plan_request more = *request;
     ndm_plan_open least = *open;
     const ndm_parallelism_config *m = &request->parallelism;
-    bool grows = open->mesh || m->dp_replicate == NDM_AUTO || m->dp_shard == NDM_AUTO ||
-                 m->cp == NDM_AUTO || m->tp == NDM_AUTO;
+    bool auto_size = m->dp_replicate == NDM_AUTO || m->dp_shard == NDM_AUTO || m->cp == NDM_AUTO ||
+                     m->tp == NDM_AUTO;
+    /* ranks of one host share its memory: more of them hold no more */
+    bool grows = (open->mesh || auto_size) && request->machine->cores_per_host <= 0.0;
     ndm_plan_rows rows;
 
     *ranks = 0;
     least.micro_batch_max = 1;
+    if (open->recompute)
+        more.options.recompute = NDM_RECOMPUTE_FULL;
+    least.recompute = false;
     for (more.ranks *= 2; grows && *ranks == 0 && more.ranks <= RANKS_MAX; more.ranks *= 2) {
-        NDM_TRY(ndm_plan_search(&more, &least, &rows));
+        NDM_TRY(run_search(&more, &least, true, &rows));
         if (rows.fit > 0)
             *ranks = more.ranks;
         free(rows.items);

@@ -314,50 +314,6 @@ static void other_ranks_plan_alike(void **state)
     assert_int_equal(ndm_plan_run(&q, &r), NDM_ERR_USAGE);
 }
 
-static void a_search_finds_what_single_plans_find(void **state)
-{
-    ndm_plan_request q = request_of(&machine, (shape){1, 8, 1, 1});
-    ndm_plan_open open = {
-        .mesh = true, .micro_batch = true, .recompute = true, .micro_batch_max = 4};
-    ndm_plan_rows rows;
-
-    (void)state;
-    q.model = "qwen2-0.5b"; /* 14 heads: tp is 1 or 2 */
-    assert_int_equal(ndm_plan_search(&q, &open, &rows), NDM_OK);
-    assert_true(rows.fit > 0 && rows.n > rows.fit);
-    for (int64_t i = 1; i < rows.fit; i++)
-        assert_true(rows.items[i].tokens_per_s <= rows.items[i - 1].tokens_per_s);
-    const ndm_plan_row *best = &rows.items[0];
-    ndm_plan_request again = request_of(
-        &machine, (shape){best->mesh[0], best->mesh[1], best->mesh[2], best->mesh[3]});
-    again.model = q.model;
-    again.options.micro_batch = best->micro_batch;
-    again.options.recompute = best->recompute;
-    ndm_plan_result r = run(&again);
-    assert_true(r.tokens_per_s == best->tokens_per_s && r.needed == best->needed);
-    for (int64_t i = rows.fit; i < rows.n; i++)
-        assert_true(rows.items[i].why[0] != '\0');
-    free(rows.items);
-}
-
-static void a_search_keeps_the_sizes_that_are_given(void **state)
-{
-    ndm_plan_request q = request_of(&machine, (shape){1, 8, 1, 1});
-    ndm_plan_open open = {.mesh = true, .fixed = {[NDM_DP_REPLICATE] = 2, [NDM_TP] = 2}};
-    ndm_plan_rows rows;
-
-    (void)state;
-    q.ranks = 16;
-    assert_int_equal(ndm_plan_search(&q, &open, &rows), NDM_OK);
-    assert_int_equal(rows.n, 3); /* the other 4 ranks: dp_shard x cp */
-    for (int64_t i = 0; i < rows.n; i++) {
-        const int64_t *mesh = rows.items[i].mesh;
-        assert_true(mesh[NDM_DP_REPLICATE] == 2 && mesh[NDM_TP] == 2);
-        assert_int_equal(mesh[NDM_DP_SHARD] * mesh[NDM_CP], 4);
-    }
-    free(rows.items);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -373,8 +329,6 @@ int main(void)
         cmocka_unit_test(what_does_not_fit_is_refused_early),
         cmocka_unit_test(a_hundred_thousand_ranks_are_one),
         cmocka_unit_test(other_ranks_plan_alike),
-        cmocka_unit_test(a_search_finds_what_single_plans_find),
-        cmocka_unit_test(a_search_keeps_the_sizes_that_are_given),
     };
     char path[512];
 
