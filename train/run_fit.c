@@ -20,7 +20,7 @@ typedef struct share {
 
 /* The memory of a GPU is not the host's, and its driver says itself when there is no more. A dry
  * run has another device than the run would have. */
-static bool is_of_host(const ndm_options *o, const ndm_context *context)
+bool ndm_setup_is_of_host(const ndm_options *o, const ndm_context *context)
 {
     const char *backend = ndm_option_string(o, "backend");
     const ndm_device *device = ndm_context_device(context);
@@ -38,7 +38,7 @@ static bool is_of_host(const ndm_options *o, const ndm_context *context)
 
 static int64_t limit_of_host(const ndm_options *o, const ndm_context *context)
 {
-    if (!is_of_host(o, context))
+    if (!ndm_setup_is_of_host(o, context))
         return 0;
     return ndm_option_has_value(o, "host-memory") ? ndm_option_int64(o, "host-memory")
                                                   : ndm_host_memory_bytes();

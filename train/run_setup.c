@@ -354,6 +354,19 @@ static ndm_status find_warmup(const ndm_options *o, int64_t *steps)
     return NDM_OK;
 }
 
+/* The device that counts has no graphs: those of a GPU are not looked for there. */
+static ndm_status read_graphs(const ndm_options *o, const ndm_context *context, ndm_toggle *graphs)
+{
+    *graphs = (ndm_toggle)ndm_option_enum(o, "cuda-graphs");
+    if (strcmp(ndm_device_name(ndm_context_device(context)), ndm_device_count.name) != 0)
+        return NDM_OK;
+    if (*graphs == NDM_TOGGLE_ON && ndm_setup_is_of_host(o, context))
+        NDM_FAIL(NDM_ERR_UNSUPPORTED, "%s: graphs are on, but device cpu has none",
+                 ndm_option_origin(o, "cuda-graphs"));
+    *graphs = NDM_TOGGLE_OFF;
+    return NDM_OK;
+}
+
 ndm_status ndm_setup_trainer(const ndm_options *o, ndm_model *model, ndm_trainer **trainer)
 {
     ndm_trainer_options t = NDM_TRAINER_OPTIONS_INIT;
@@ -361,7 +374,7 @@ ndm_status ndm_setup_trainer(const ndm_options *o, ndm_model *model, ndm_trainer
 
     NDM_TRY(ndm_schedule_parse(ndm_option_string(o, "lr-schedule"), &kind));
     t.grad_accum = ndm_option_int64(o, "grad-accum");
-    t.graphs = (ndm_toggle)ndm_option_enum(o, "cuda-graphs");
+    NDM_TRY(read_graphs(o, ndm_model_context(model), &t.graphs));
     t.steps = ndm_option_int64(o, "steps");
     t.lr_schedule = (ndm_lr_schedule)kind;
     NDM_TRY(find_warmup(o, &t.warmup));

@@ -40,6 +40,8 @@ NDM_MUST_USE ndm_status ndm_setup_count_context(const ndm_options *options, cons
  * much for its ranks (run_fit.c). For a context that has nothing yet. */
 NDM_MUST_USE ndm_status ndm_setup_check_memory(const ndm_options *options,
                                                const ndm_context *context);
+/* Whether the run computes in the host's memory, also where this context only counts. */
+bool ndm_setup_is_of_host(const ndm_options *options, const ndm_context *context);
 /* Without weights: a run that goes on loads them from its checkpoint. */
 NDM_MUST_USE ndm_status ndm_setup_empty_model(const ndm_options *options, ndm_context *context,
                                               ndm_model **model);
