@@ -24,6 +24,36 @@ static bool probe(ndm_world *world, ndm_device *device, char *why, size_t why_by
     return yes;
 }
 
+static bool is_further(const ndm_sim_group *a, const ndm_sim_group *b)
+{
+    if ((a->domains > 1) != (b->domains > 1))
+        return a->domains > 1;
+    return a->fewest != b->fewest ? a->fewest < b->fewest : a->domains > b->domains;
+}
+
+ndm_sim_group ndm_sim_furthest(const ndm_comm *comm, int64_t per_domain)
+{
+    enum { RANKS_LOOKED_AT = 4096 };
+    const ndm_comm_slot *slot = &comm->owner->slots[comm->id];
+    const ndm_mesh *mesh = comm->owner->mesh;
+    int64_t all = ndm_mesh_size(mesh, NDM_AXES_ALL), n = comm->size;
+    ndm_sim_group furthest = ndm_sim_place(comm->ranks, n, per_domain);
+    int64_t *ranks = n > 1 && n < all ? malloc((size_t)n * sizeof *ranks) : NULL;
+
+    for (int64_t rank = 0; ranks && rank < all && rank < RANKS_LOOKED_AT; rank++) {
+        int64_t first = ndm_mesh_group(mesh, slot->axes, rank).index;
+        if (first % n != 0)
+            continue;
+        for (int64_t i = 0; i < n; i++)
+            ranks[i] = ndm_mesh_member(mesh, slot->axes, rank, first + i);
+        ndm_sim_group g = ndm_sim_place(ranks, n, per_domain);
+        if (is_further(&g, &furthest))
+            furthest = g;
+    }
+    free(ranks);
+    return furthest;
+}
+
 static ndm_status comm_init(ndm_comm *comm)
 {
     const ndm_sim_options *o = ndm_sim_options_of(comm->owner->device);
@@ -31,7 +61,7 @@ static ndm_status comm_init(ndm_comm *comm)
 
     if (!s)
         NDM_FAIL(NDM_ERR_MEMORY, "comm: no memory for communicator %s", comm->name);
-    s->group = ndm_sim_place(comm->ranks, comm->size, o->machine->ranks_per_domain);
+    s->group = ndm_sim_furthest(comm, o->machine->ranks_per_domain);
     s->axes = comm->owner->slots[comm->id].axes;
     s->staging = o->machine->windows && s->group.domains == 1 && comm->size > 1
                      ? (int64_t)sizeof(ndm_shm_area)

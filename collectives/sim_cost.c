@@ -115,11 +115,11 @@ static double domain_ns(const ndm_sim_machine *m, ndm_collective kind, int64_t n
 
 /* ---- between domains ---------------------------------------------------------------------- */
 
-/* Bytes/s that the ranks of a domain pass on together. */
+/* Bytes/s that the ranks of a domain pass on together: of the one that has the fewest. */
 static double bandwidth(const ndm_sim_machine *m, const ndm_sim_group *g)
 {
     const double large = (double)(1ll << 30);
-    double network = (double)g->members * m->network_bw * m->network_share;
+    double network = (double)g->fewest * m->network_bw * m->network_share;
 
     if (g->members == 1)
         return network;
@@ -156,7 +156,7 @@ static double network_ns(const ndm_sim_machine *m, const ndm_sim_group *g, ndm_c
     case NDM_SEND_RECV:
         return bytes / rank * 1e9 + m->hop_ns * m->latency_scale;
     case NDM_ALL_TO_ALL:
-        return bytes * (double)(g->ranks - g->members) / (double)g->ranks / rank * 1e9 +
+        return bytes * (double)(g->ranks - g->fewest) / (double)g->ranks / rank * 1e9 +
                m->latency_scale * (m->hop_ns + m->step_ns * (double)(g->ranks - 1));
     default:
         return ring_ns(m, g, kind, bytes);
@@ -183,10 +183,14 @@ ndm_sim_group ndm_sim_place(const int64_t *ranks, int64_t n, int64_t per_domain)
 
     for (int64_t i = 0; i < n; i++) {
         int64_t domain = ranks[i] / per_domain;
+        if (domain != last && members > 0 && (g.fewest == 0 || members < g.fewest))
+            g.fewest = members;
         members = domain == last ? members + 1 : 1;
         g.domains += domain != last;
         g.members = members > g.members ? members : g.members;
         last = domain;
     }
+    if (g.fewest == 0 || members < g.fewest)
+        g.fewest = members;
     return g;
 }

@@ -11,11 +11,16 @@ typedef struct ndm_sim_group {
     int64_t ranks;
     int64_t domains; /* that they are spread over */
     int64_t members; /* in one domain, at most */
+    int64_t fewest;  /* in one domain, at least: all others' bytes pass its links too */
 } ndm_sim_group;
 
 /* Members by world rank, ascending; where they are not, a domain may count twice, and the group
  * looks more spread than it is. */
 ndm_sim_group ndm_sim_place(const int64_t *ranks, int64_t n, int64_t per_domain);
+
+/* Of the groups that split the ranks as `comm` does, the one that is spread furthest: every step
+ * waits for it. Where hosts and sizes repeat, the first thousands of ranks have all there are. */
+ndm_sim_group ndm_sim_furthest(const ndm_comm *comm, int64_t per_domain);
 
 /* Time in ns. bytes: of the whole buffer, which is gathered, scattered, reduced, or sent. */
 double ndm_sim_collective_ns(const ndm_sim_machine *machine, const ndm_sim_group *group,

@@ -406,7 +406,8 @@ double ndm_model_flops_per_token(const ndm_model *m)
         return 0.0;
     const ndm_model_config *c = &m->config;
     double table = (double)c->vocab * (double)c->hidden;
-    double matrices = (double)ndm_model_config_parameters(c) - (c->tied ? 0.0 : table);
+    double positions = c->learned_positions ? (double)(c->max_positions * c->hidden) : 0.0;
+    double matrices = (double)ndm_model_config_parameters(c) - (c->tied ? 0.0 : table) - positions;
     double attention = 6.0 * (double)(c->layers * c->heads * c->head_dim) *
                        (double)m->options.seq_len;
 

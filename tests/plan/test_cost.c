@@ -92,10 +92,11 @@ static const ndm_collective kinds[] = {NDM_ALL_GATHER, NDM_REDUCE_SCATTER, NDM_A
 
 static void more_bytes_take_no_less_time(void **state)
 {
-    static const ndm_sim_group groups[] = {{2, 1, 2}, {8, 1, 8}, {16, 2, 8}, {64, 64, 1}};
+    static const ndm_sim_group groups[] = {
+        {2, 1, 2, 2}, {8, 1, 8, 8}, {16, 2, 8, 8}, {9, 2, 8, 1}, {64, 64, 1, 1}};
 
     (void)state;
-    for (size_t g = 0; g < 4; g++)
+    for (size_t g = 0; g < 5; g++)
         for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
             double before = 0.0;
             for (int64_t bytes = 8; bytes < 100000000000; bytes = bytes * 17 / 10) {
@@ -108,7 +109,7 @@ static void more_bytes_take_no_less_time(void **state)
 
 static void hosts_and_slow_networks_cost(void **state)
 {
-    const ndm_sim_group near = {8, 1, 8}, far = {8, 8, 1}, one = {1, 1, 1};
+    const ndm_sim_group near = {8, 1, 8, 8}, far = {8, 8, 1, 1}, one = {1, 1, 1, 1};
     ndm_sim_machine fast = machine;
 
     (void)state;
@@ -128,7 +129,7 @@ static void tables_are_met_at_their_points(void **state)
 
     (void)state;
     for (int i = 0; i < c->n; i++) {
-        ndm_sim_group g = {c->ranks, 1, c->ranks};
+        ndm_sim_group g = {c->ranks, 1, c->ranks, c->ranks};
         double ns = ndm_sim_collective_ns(&machine, &g, (ndm_collective)c->op, c->bytes[i]);
         assert_true(fabs(ns / c->ns[i] - 1.0) < 1e-9);
     }
@@ -139,7 +140,7 @@ static void tables_are_met_at_their_points(void **state)
 static void a_rendezvous_lasts_until_each_had_its_turn(void **state)
 {
     static ndm_sim_machine host; /* static: large */
-    const ndm_sim_group pair = {2, 1, 2};
+    const ndm_sim_group pair = {2, 1, 2, 2};
 
     (void)state;
     host = (ndm_sim_machine){.ranks_per_host = 8,
@@ -157,17 +158,28 @@ static void a_rendezvous_lasts_until_each_had_its_turn(void **state)
     assert_true(ndm_sim_collective_ns(&host, &pair, NDM_ALL_REDUCE, 8.0) == 1e3);
 }
 
+/* All bytes of a ring pass the links of each host: one rank alone is as slow as many. */
+static void a_host_with_few_members_slows_all(void **state)
+{
+    const ndm_sim_group even = {16, 2, 8, 8}, uneven = {9, 2, 8, 1};
+
+    (void)state;
+    for (int k = 0; k < 3; k++)
+        assert_true(ndm_sim_collective_ns(&machine, &uneven, kinds[k], 1e9) >
+                    4.0 * ndm_sim_collective_ns(&machine, &even, kinds[k], 1e9));
+}
+
 static void members_are_counted_by_domain(void **state)
 {
     const int64_t strided[] = {0, 8, 16, 24}, inside[] = {0, 1, 2, 3}, both[] = {6, 7, 8, 9, 10};
     ndm_sim_group g = ndm_sim_place(strided, 4, 8);
 
     (void)state;
-    assert_true(g.ranks == 4 && g.domains == 4 && g.members == 1);
+    assert_true(g.ranks == 4 && g.domains == 4 && g.members == 1 && g.fewest == 1);
     g = ndm_sim_place(inside, 4, 8);
-    assert_true(g.domains == 1 && g.members == 4);
+    assert_true(g.domains == 1 && g.members == 4 && g.fewest == 4);
     g = ndm_sim_place(both, 5, 8);
-    assert_true(g.domains == 2 && g.members == 3);
+    assert_true(g.domains == 2 && g.members == 3 && g.fewest == 2);
 }
 
 /* ---- shapes and profiles ------------------------------------------------------------------ */
@@ -302,6 +314,7 @@ int main(void)
         cmocka_unit_test(hosts_and_slow_networks_cost),
         cmocka_unit_test(tables_are_met_at_their_points),
         cmocka_unit_test(a_rendezvous_lasts_until_each_had_its_turn),
+        cmocka_unit_test(a_host_with_few_members_slows_all),
         cmocka_unit_test(members_are_counted_by_domain),
         cmocka_unit_test(shares_stay_within_the_table),
         cmocka_unit_test(a_line_gives_shares),

@@ -314,6 +314,37 @@ static void other_ranks_plan_alike(void **state)
     assert_int_equal(ndm_plan_run(&q, &r), NDM_ERR_USAGE);
 }
 
+/* Of 9 ranks the last is alone on its host: some groups cross hosts, and all wait for them. */
+static void groups_that_cross_hosts_slow_those_that_do_not(void **state)
+{
+    static const shape over_hosts[] = {{3, 3, 1, 1}, {2, 6, 1, 1}, {2, 3, 2, 1}};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        ndm_plan_request q = request_of(&machine, over_hosts[i]);
+        ndm_plan_result first = run(&q);
+        q.rank = q.ranks - 1;
+        ndm_plan_result last = run(&q);
+        assert_true(fabs(last.step_ns / first.step_ns - 1.0) < 0.02);
+        for (int c = 0; c < first.n_comms; c++)
+            assert_int_equal(first.comms[c].domains, last.comms[c].domains);
+    }
+}
+
+static void no_more_is_asked_for_than_is_executed(void **state)
+{
+    static const char *const models[] = {"gpt2-124m", "gpt2-tiny", "llama-1b"};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        ndm_plan_request q = request_of(&machine, (shape){1, 8, 1, 1});
+        q.model = models[i];
+        q.options.seq_len = 128;
+        ndm_plan_result r = run(&q);
+        assert_true(r.mfu <= r.hfu && r.hfu <= 1.0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -329,6 +360,8 @@ int main(void)
         cmocka_unit_test(what_does_not_fit_is_refused_early),
         cmocka_unit_test(a_hundred_thousand_ranks_are_one),
         cmocka_unit_test(other_ranks_plan_alike),
+        cmocka_unit_test(groups_that_cross_hosts_slow_those_that_do_not),
+        cmocka_unit_test(no_more_is_asked_for_than_is_executed),
     };
     char path[512];
 
