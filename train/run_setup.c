@@ -159,10 +159,28 @@ static ndm_dtype activation_dtype(const ndm_options *o)
     return strcmp(name, "bf16") == 0 ? NDM_BF16 : NDM_F32;
 }
 
+/* auto goes by what else is given. */
+static ndm_status find_wrap(const ndm_options *o, ndm_wrap *wrap)
+{
+    bool classes = ndm_option_count(o, "wrap-classes") > 0,
+         size = ndm_option_is_set(o, "min-num-params");
+
+    *wrap = (ndm_wrap)ndm_option_enum(o, "wrap");
+    if (*wrap != NDM_WRAP_AUTO)
+        return NDM_OK;
+    if (classes && size)
+        NDM_FAIL(NDM_ERR_CONFIG,
+                 "wrap_classes (%s) and min_num_params (%s) are given, and wrap is auto: "
+                 "transformer_based_wrap goes by the first, size_based_wrap by the second",
+                 ndm_option_origin(o, "wrap-classes"), ndm_option_origin(o, "min-num-params"));
+    *wrap = classes ? NDM_WRAP_TRANSFORMER : size ? NDM_WRAP_SIZE : NDM_WRAP_AUTO;
+    return NDM_OK;
+}
+
 ndm_status ndm_setup_fsdp(const ndm_options *o, const ndm_context *context, ndm_fsdp_config *f)
 {
     NDM_TRY(ndm_setup_sharding(o, f));
-    f->wrap = (ndm_wrap)ndm_option_enum(o, "wrap");
+    NDM_TRY(find_wrap(o, &f->wrap));
     f->min_num_params = ndm_option_int64(o, "min-num-params");
     f->live_units = ndm_option_int64(o, "live-units");
     f->param_dtype = param_dtype(o, context);
