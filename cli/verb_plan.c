@@ -13,10 +13,10 @@
 #include "train/run_setup.h"
 
 #define COUNT_OF(array) (sizeof(array) / sizeof *(array))
-#define SIZE_OPTION(option_name, default_text, text)                                            \
-    {                                                                                           \
-        .name = option_name, .type = NDM_OPTION_INT, .initial = default_text, .map = "auto=-1", \
-        .min = -1, .max = INFINITY, .help = text, .group = "Mesh"                               \
+#define SIZE_OPTION(option_name, default_text, text)                                             \
+    {                                                                                            \
+        .name = option_name, .type = NDM_OPTION_INT, .initial = default_text, .map = "auto=-1",  \
+        .check = ndm_train_check_axis, .min = -1, .max = INFINITY, .help = text, .group = "Mesh" \
     }
 #define COUNT_OPTION(option_name, default_text, group_name, text)                       \
     {                                                                                   \

@@ -11,6 +11,15 @@
 
 static const char *const axis_options[NDM_AXIS_COUNT] = {"dp-replicate", "dp-shard", "cp", "tp"};
 
+/* 0 is no size: left to whoever checks the mesh. */
+static bool has_zero(const ndm_options *options)
+{
+    for (int a = 0; a < NDM_AXIS_COUNT; a++)
+        if (ndm_option_int64(options, axis_options[a]) == 0)
+            return true;
+    return false;
+}
+
 bool ndm_auto_mesh_sizes(const ndm_options *options, bool search, int64_t *sizes)
 {
     const char *mesh = ndm_option_string(options, "mesh");
@@ -23,14 +32,14 @@ bool ndm_auto_mesh_sizes(const ndm_options *options, bool search, int64_t *sizes
         sizes[a] = given && size != NDM_AUTO ? size : 0;
         open += sizes[a] == 0;
     }
-    return open > 1 || (all && open > 0);
+    return !has_zero(options) && (open > 1 || (all && open > 0));
 }
 
 ndm_status ndm_auto_mesh_refuse_idle(const ndm_options *options, const char *name)
 {
     int64_t sizes[NDM_AXIS_COUNT];
 
-    return ndm_auto_mesh_sizes(options, false, sizes)
+    return has_zero(options) || ndm_auto_mesh_sizes(options, false, sizes)
                ? NDM_OK
                : ndm_options_refuse_idle(
                      options, name, "sizes that are open: --mesh auto, or several that are -1");

@@ -9,12 +9,10 @@
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-static const char *check_axis(const char *text)
+const char *ndm_train_check_axis(const char *text)
 {
-    char *end;
-    long long size = strtoll(text, &end, 10);
-    return *end == '\0' && end != text && size == 0 ? "a number of ranks, or -1 for the rest"
-                                                    : NULL;
+    bool zero = *text && text[strspn(text, "+-0")] == '\0';
+    return zero ? "a number of ranks, or -1 for the rest" : NULL;
 }
 
 static const char *check_reshard(const char *text)
@@ -43,9 +41,9 @@ static const char *check_rank(const char *text)
 #define SHARE_BELOW_1 SHARE, .below_max = true
 #define FLAG .type = NDM_OPTION_BOOL, .initial = "false"
 #define PATH(shown) .type = NDM_OPTION_STRING, .value = (shown)
-#define AXIS                                                                                      \
-    .type = NDM_OPTION_INT, .map = "auto=-1", AT_LEAST(-1), .check = check_axis, .unit = "ranks", \
-    .group = "Mesh"
+#define AXIS                                                                               \
+    .type = NDM_OPTION_INT, .map = "auto=-1", AT_LEAST(-1), .check = ndm_train_check_axis, \
+    .unit = "ranks", .group = "Mesh"
 #define OUTPUT .group = "Evaluation and output"
 
 /* A key at the top and inside parallelism_config, where it may also carry that prefix. */

@@ -9,4 +9,7 @@
 
 extern const ndm_option_table ndm_train_option_table;
 
+/* Of the text of an axis' size, which is not 0: what it must be; NULL where it is. */
+const char *ndm_train_check_axis(const char *text);
+
 #endif

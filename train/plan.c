@@ -11,6 +11,7 @@
 #include "collectives/comms.h"
 #include "collectives/sim_cost.h"
 #include "kernels/cost.h"
+#include "kernels/kernels.h"
 #include "model/config.h"
 #include "model/model.h"
 #include "strategies/internal.h"
@@ -55,6 +56,23 @@ static void slow_down(ndm_sim_machine *m, int64_t ranks)
 
     if (most > 0.0)
         m->clock /= 1.0 + m->spread * most;
+}
+
+void ndm_plan_share_host(ndm_sim_machine *m, int64_t ranks, int64_t hosts)
+{
+    double each = (double)((ranks + hosts - 1) / hosts), cores = m->cores_per_host / each;
+
+    if (m->cores_per_host <= 0.0)
+        return;
+    m->ranks_per_host = m->ranks_per_domain = (int64_t)each;
+    m->memory_bytes /= each;
+    m->peak_flops *= cores;
+    m->memory_bw *= cores;
+    m->host_bw *= cores;
+    m->kernel_ns /= cores;
+    m->launch_ns /= cores;
+    for (int op = 0; op < NDM_OP_COUNT; op++)
+        m->op_bw[op] *= cores;
 }
 
 static ndm_status open_context(run *r)

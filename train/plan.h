@@ -18,10 +18,6 @@ NDM_MUST_USE ndm_status ndm_plan_load_cluster(const char *name, ndm_sim_machine 
 NDM_MUST_USE ndm_status ndm_plan_set(ndm_sim_machine *machine, ndm_sim_stack *stack,
                                      const char *assignment);
 
-/* Where a profile has cores_per_host: the numbers of one of so many ranks on so many hosts, which
- * share cores and memory. Once for a profile that was loaded; elsewhere it does nothing. */
-void ndm_plan_share_host(ndm_sim_machine *machine, int64_t ranks, int64_t hosts);
-
 /* ---- one run (plan.c) ----------------------------------------------------------------------- */
 
 typedef struct ndm_plan_request {
@@ -69,6 +65,10 @@ typedef struct ndm_plan_result {
     int n_comms;
     char strategies[128];
 } ndm_plan_result;
+
+/* Where a profile has cores_per_host: the numbers of one of so many ranks on so many hosts, which
+ * share cores and memory. Once for a profile that was loaded; elsewhere it does nothing. */
+void ndm_plan_share_host(ndm_sim_machine *machine, int64_t ranks, int64_t hosts);
 
 NDM_MUST_USE ndm_status ndm_plan_run(const ndm_plan_request *request, ndm_plan_result *result);
 

@@ -31,6 +31,8 @@ typedef struct field {
 #define RATE 1e-6, LARGEST       /* what times are divided by */
 #define SHARE 0.01, 1
 
+static const double ROW_LEAST = 1e-9, ROW_MOST = 1e15; /* of a table */
+
 #define MACHINE(member) offsetof(ndm_sim_machine, member)
 
 static const field machine_fields[] = {
@@ -195,6 +197,15 @@ typedef struct reader {
 
 static ndm_status load_file(const char *path, ndm_sim_machine *machine, bool tables_only);
 
+static ndm_status read_entry(const reader *r, const yaml_node_t *node, const char *text,
+                             double *value)
+{
+    if (!read_number(text, value) || *value < ROW_LEAST || *value > ROW_MOST)
+        NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: a number of %g to %g is expected", r->path,
+                 ndm_yaml_line(node), ROW_LEAST, ROW_MOST);
+    return NDM_OK;
+}
+
 /* A row of n numbers. */
 static ndm_status read_row(reader *r, yaml_node_t *node, double *row, int n)
 {
@@ -205,10 +216,8 @@ static ndm_status read_row(reader *r, yaml_node_t *node, double *row, int n)
         NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: a row of %d numbers is expected", r->path,
                  ndm_yaml_line(node), n);
     for (yaml_node_item_t *at = node->data.sequence.items.start; i < n; at++, i++)
-        if (!read_number(ndm_yaml_text(yaml_document_get_node(&r->document, *at)), &row[i]) ||
-            row[i] <= 0.0)
-            NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: a number above 0 is expected", r->path,
-                     ndm_yaml_line(node));
+        NDM_TRY(
+            read_entry(r, node, ndm_yaml_text(yaml_document_get_node(&r->document, *at)), &row[i]));
     return NDM_OK;
 }
 
@@ -284,6 +293,19 @@ static ndm_status read_curve(reader *r, int op, int64_t ranks, yaml_node_t *node
 
 typedef ndm_status (*pair_fn)(reader *r, const char *key, yaml_node_t *value, int64_t context);
 
+/* A key counts once: the later one would hide the earlier. */
+static ndm_status refuse_repeat(reader *r, const yaml_node_t *node, const yaml_node_pair_t *pair)
+{
+    const yaml_node_t *key = yaml_document_get_node(&r->document, pair->key);
+    for (const yaml_node_pair_t *q = node->data.mapping.pairs.start; q < pair; q++) {
+        const yaml_node_t *other = yaml_document_get_node(&r->document, q->key);
+        if (strcmp(ndm_yaml_text(other), ndm_yaml_text(key)) == 0)
+            NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: key '%.100s' is already given at line %d", r->path,
+                     ndm_yaml_line(key), ndm_yaml_text(key), ndm_yaml_line(other));
+    }
+    return NDM_OK;
+}
+
 static ndm_status each_pair(reader *r, const yaml_node_t *node, pair_fn visit, int64_t context)
 {
     if (!node || node->type != YAML_MAPPING_NODE)
@@ -294,6 +316,7 @@ static ndm_status each_pair(reader *r, const yaml_node_t *node, pair_fn visit, i
         const char *key = ndm_yaml_text(yaml_document_get_node(&r->document, p->key));
         if (!key)
             NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: a key is expected", r->path, ndm_yaml_line(node));
+        NDM_TRY(refuse_repeat(r, node, p));
         NDM_TRY(visit(r, key, yaml_document_get_node(&r->document, p->value), context));
     }
     return NDM_OK;
@@ -303,7 +326,7 @@ static ndm_status visit_ranks(reader *r, const char *key, yaml_node_t *value, in
 {
     double ranks;
 
-    if (!read_number(key, &ranks) || ranks < 2)
+    if (!read_number(key, &ranks) || ranks < 2 || ranks > LARGEST)
         NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: '%s' is no number of ranks", r->path, ndm_yaml_line(value),
                  key);
     return read_curve(r, (int)op, (int64_t)ranks, value);
@@ -328,9 +351,7 @@ static ndm_status visit_kernel(reader *r, const char *key, yaml_node_t *value, i
     for (int op = 0; op < NDM_OP_COUNT; op++) {
         if (strcmp(key, ndm_op_name((ndm_op)op)) != 0)
             continue;
-        if (!read_number(ndm_yaml_text(value), &number) || number <= 0.0)
-            NDM_FAIL(NDM_ERR_FORMAT, "%s:%d: a number above 0 is expected", r->path,
-                     ndm_yaml_line(value));
+        NDM_TRY(read_entry(r, value, ndm_yaml_text(value), &number));
         r->machine->op_bw[op] = number * 1e9;
         return NDM_OK;
     }
@@ -421,11 +442,11 @@ static ndm_status check_complete(const reader *r)
 {
     const ndm_sim_machine *m = r->machine;
 
-    for (int i = 0; i < MACHINE_FIELDS && !r->tables_only; i++)
-        if (machine_fields[i].required && !r->seen[i])
-            NDM_FAIL(NDM_ERR_FORMAT, "%s: %s is missing", r->path, machine_fields[i].key);
     if (r->tables_only)
         return NDM_OK;
+    for (int i = 0; i < MACHINE_FIELDS; i++)
+        if (machine_fields[i].required && !r->seen[i])
+            NDM_FAIL(NDM_ERR_FORMAT, "%s: %s is missing", r->path, machine_fields[i].key);
     if (m->n_gemms == 0 && m->gemm_share <= 0.0 && m->gemm_line[0] <= 0.0)
         NDM_FAIL(NDM_ERR_FORMAT, "%s: no gemm, gemm_share or gemm_time", r->path);
     return NDM_OK;
@@ -465,21 +486,4 @@ ndm_status ndm_plan_load_cluster(const char *name, ndm_sim_machine *machine)
     NDM_FAIL(NDM_ERR_CONFIG, "cluster '%s' is neither a YAML file nor known%s%s%s", name,
              near ? "; the nearest is '" : " (such as h100x8 or a100x8)", near ? near : "",
              near ? "'" : "");
-}
-
-void ndm_plan_share_host(ndm_sim_machine *m, int64_t ranks, int64_t hosts)
-{
-    double each = (double)((ranks + hosts - 1) / hosts), cores = m->cores_per_host / each;
-
-    if (m->cores_per_host <= 0.0)
-        return;
-    m->ranks_per_host = m->ranks_per_domain = (int64_t)each;
-    m->memory_bytes /= each;
-    m->peak_flops *= cores;
-    m->memory_bw *= cores;
-    m->host_bw *= cores;
-    m->kernel_ns /= cores;
-    m->launch_ns /= cores;
-    for (int op = 0; op < NDM_OP_COUNT; op++)
-        m->op_bw[op] *= cores;
 }

@@ -256,6 +256,11 @@ static void refusals_name_file_line_and_key(void **state)
     refuse("gemm:\n- [1, 2, 3]\n", ":2: a row of 4 numbers");
     refuse("collectives:\n  gather: {2: [[1, 2]]}\n", "no collective 'gather'");
     refuse("collectives:\n  all_gather: {2: [[8, 2], [4, 3]]}\n", "do not ascend");
+    refuse("collectives:\n  all_gather: {2: [[1, 1e308], [2, 1e308]]}\n", "1e-09 to 1e+15");
+    refuse("collectives:\n  all_gather: {1e30: [[1, 2]]}\n", "'1e30' is no number of ranks");
+    refuse("kernels: {norm: 1e-300}\n", "1e-09 to 1e+15");
+    refuse("clock: 1\nspread: 0\nclock: 0.5\n", ":3: key 'clock' is already given at line 1");
+    refuse("collectives:\n  all_gather: {2: [[1, 2]], 2: [[1, 3]]}\n", "key '2' is already");
     refuse("[1, 2]\n", "a mapping is expected");
     ndm_sim_machine m;
     assert_int_equal(ndm_plan_load_cluster("h100x9", &m), NDM_ERR_CONFIG);
