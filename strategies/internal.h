@@ -251,6 +251,10 @@ int64_t ndm_gather_eight_bytes(const ndm_unit *unit); /* of a rank's message */
 void ndm_gather_eight_describe(const ndm_unit *unit, ndm_direction direction, ndm_traffic_fn emit,
                                void *user);
 
+/* NDM_ERR_MISMATCH, with the rank and the parameter, unless all ranks make the same unit.
+ * Collective over: world. */
+NDM_MUST_USE ndm_status ndm_unit_verify(const ndm_unit *u);
+
 /* Gives buffers back, before the unit goes; streams are idle. */
 void ndm_unit_forget(ndm_unit *unit);
 

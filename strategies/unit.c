@@ -243,6 +243,7 @@ static ndm_status finish(ndm_unit *u)
 static ndm_status build(ndm_unit *u, const char *name, const ndm_param_spec *specs, int64_t n_specs)
 {
     NDM_TRY(ndm_context_agree(u->context, prepare(u, name, specs, n_specs)));
+    NDM_TRY(ndm_unit_verify(u));
     return ndm_context_agree(u->context, finish(u));
 }
 

@@ -60,6 +60,7 @@ typedef struct ndm_param_spec {
  * Collective over: world, in the same order.
  * @retval NDM_ERR_CONFIG  a shape or role breaks a rule, e.g. tp does not divide the blocks; names
  * the parameter. So does a unit without parameters
+ * @retval NDM_ERR_MISMATCH  ranks differ in name, parameters or fsdp: names the rank and what
  * @retval NDM_ERR_MEMORY  on some rank; all ranks return it
  */
 NDM_API NDM_MUST_USE ndm_status ndm_unit_create(ndm_context *context, const char *name,

@@ -248,6 +248,32 @@ static void ranks_with_unlike_orders_are_refused(void **state)
     ndm_context_destroy(context);
 }
 
+/* Both would be read beyond their end: a window is as long as its first member's unit. */
+static void ranks_with_unlike_units_are_refused(void **state)
+{
+    static const ndm_axis axes[] = {NDM_DP_REPLICATE, NDM_DP_SHARD};
+    ndm_status want = ndm_world_size(world) > 1 ? NDM_ERR_MISMATCH : NDM_OK;
+    int64_t rows = is_last_rank() ? 1 << 20 : 8;
+    ndm_param_spec spec = {.name = "w", .ndim = 2, .shape = {rows, NUMEL}};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        ndm_fsdp_config fsdp = NDM_FSDP_CONFIG_INIT;
+        ndm_context *context = open_context(axes[i], "auto");
+        ndm_unit *unit = NULL;
+
+        check_all(ndm_unit_create(context, "u", &spec, 1, NULL, &unit) == want);
+        check_all(want == NDM_OK || strstr(ndm_error_message(), "w is [1048576, 96]"));
+        ndm_unit_destroy(unit);
+        unit = NULL, spec.shape[0] = 8;
+        fsdp.reduce_dtype = is_last_rank() ? NDM_BF16 : NDM_F32;
+        check_all(ndm_unit_create(context, "u", &spec, 1, &fsdp, &unit) == want);
+        ndm_unit_destroy(unit);
+        ndm_context_destroy(context);
+        spec.shape[0] = rows;
+    }
+}
+
 static void bytes_that_cannot_be_are_refused(void **state)
 {
     ndm_context *context = open_context(NDM_DP_SHARD, "auto");
@@ -418,6 +444,7 @@ int main(void)
         cmocka_unit_test(nothing_is_left_of_units_that_are_gone),
         cmocka_unit_test(the_first_micro_batch_begins_anew),
         cmocka_unit_test(ranks_with_unlike_orders_are_refused),
+        cmocka_unit_test(ranks_with_unlike_units_are_refused),
         cmocka_unit_test(bytes_that_cannot_be_are_refused),
         cmocka_unit_test(a_token_in_the_wrong_place_on_one_rank_is_everybodys_error),
         cmocka_unit_test(deadlines_are_above_zero),
