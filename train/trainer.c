@@ -4,6 +4,7 @@
  * reports: numbers on the way stay in memory of the device. */
 #include <math.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "core/clock.h"
@@ -88,6 +89,25 @@ static ndm_status build(ndm_trainer *t)
     return ndm_step_graph_create(t->context, o->graphs, o->grad_accum, &t->graph);
 }
 
+/* Unlike rates or counts would part replicas without a word. */
+static ndm_status verify_options(const ndm_trainer *t)
+{
+    const ndm_trainer_options *o = &t->options;
+    const ndm_step_options *s = &o->optimizer;
+    char counts[96], schedule[96], optimizer[192];
+    const ndm_fact facts[] = {{"grad_accum, steps, graphs", counts},
+                              {"lr_schedule, warmup, min_lr_ratio", schedule},
+                              {"lr, betas, eps, weight_decay, grad_clip, grad_norm", optimizer}};
+
+    snprintf(counts, sizeof counts, "%lld, %lld, %d", (long long)o->grad_accum, (long long)o->steps,
+             (int)o->graphs);
+    snprintf(schedule, sizeof schedule, "%d, %lld, %.17g", (int)o->lr_schedule,
+             (long long)o->warmup, o->min_lr_ratio);
+    snprintf(optimizer, sizeof optimizer, "%.17g, %.17g %.17g, %.17g, %.17g, %.17g, %d", s->lr,
+             s->beta1, s->beta2, s->eps, s->weight_decay, s->grad_clip, (int)s->grad_norm);
+    return ndm_world_verify(t->context->world, facts, sizeof facts / sizeof *facts);
+}
+
 ndm_status ndm_trainer_create(ndm_model *model, const ndm_trainer_options *options,
                               ndm_trainer **trainer)
 {
@@ -105,6 +125,8 @@ ndm_status ndm_trainer_create(ndm_model *model, const ndm_trainer_options *optio
     t->options = mine;
     t->lr = NAN;
     ndm_status status = ndm_context_agree(t->context, build(t));
+    if (status == NDM_OK)
+        status = verify_options(t);
     if (status != NDM_OK) {
         ndm_trainer_destroy(t);
         return status;

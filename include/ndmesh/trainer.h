@@ -49,8 +49,8 @@ typedef struct ndm_step_result {
 } ndm_step_result;
 
 /** @param options  NULL = defaults. @retval NDM_ERR_CONFIG  an option is out of range. @retval
- * NDM_ERR_UNSUPPORTED graphs are on and cannot be. Collective over: world. The model must outlive
- * the trainer. */
+ * NDM_ERR_MISMATCH ranks differ in an option. @retval NDM_ERR_UNSUPPORTED graphs are on and cannot
+ * be. Collective over: world. The model must outlive the trainer. */
 NDM_API NDM_MUST_USE ndm_status ndm_trainer_create(ndm_model *model,
                                                    const ndm_trainer_options *options,
                                                    ndm_trainer **trainer);

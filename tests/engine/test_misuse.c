@@ -326,6 +326,27 @@ static void a_token_in_the_wrong_place_on_one_rank_is_everybodys_error(void **st
     ndm_context_destroy(context);
 }
 
+static void ranks_with_unlike_trainers_are_refused(void **state)
+{
+    ndm_status want = ndm_world_size(world) > 1 ? NDM_ERR_MISMATCH : NDM_OK;
+    ndm_context *context = open_context(NDM_DP_REPLICATE, "auto");
+    ndm_trainer_options rate = NDM_TRAINER_OPTIONS_INIT, accum = NDM_TRAINER_OPTIONS_INIT;
+    ndm_trainer *trainer = NULL;
+    ndm_model *model;
+
+    (void)state;
+    rate.optimizer.lr = is_last_rank() ? 1e-2 : 1e-3;
+    accum.grad_accum = is_last_rank() ? 2 : 1;
+    must(open_model(context, 1, SEQ_LEN, NULL, &model));
+    check_all(ndm_trainer_create(model, &rate, &trainer) == want);
+    ndm_trainer_destroy(trainer);
+    trainer = NULL;
+    check_all(ndm_trainer_create(model, &accum, &trainer) == want);
+    ndm_trainer_destroy(trainer);
+    ndm_model_destroy(model);
+    ndm_context_destroy(context);
+}
+
 /* No deadline is a cast that overflows. */
 static void deadlines_are_above_zero(void **state)
 {
@@ -447,6 +468,7 @@ int main(void)
         cmocka_unit_test(ranks_with_unlike_units_are_refused),
         cmocka_unit_test(bytes_that_cannot_be_are_refused),
         cmocka_unit_test(a_token_in_the_wrong_place_on_one_rank_is_everybodys_error),
+        cmocka_unit_test(ranks_with_unlike_trainers_are_refused),
         cmocka_unit_test(deadlines_are_above_zero),
         cmocka_unit_test(steps_and_evaluations_have_losses_of_their_own),
         cmocka_unit_test(sizes_beyond_what_places_can_count_are_refused),
