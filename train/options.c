@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The option table of `ndmesh train`, and the rules for keys that Accelerate and Axolotl files
- * carry besides. */
+/* Options of `ndmesh train`, and rules for what Accelerate's and Axolotl's files carry besides. */
 #include <train/options.h>
 
 #include <math.h>
