@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/clock.h"
 #include "core/given.h"
@@ -15,9 +16,9 @@
 #include "train/step_graph.h"
 #include "train/trainer.h"
 
-/* Worst over ranks: exposed ns, peak bytes, reason to stop; and the number of valid tokens of the
- * step. */
-enum { EXPOSED, PEAK, STOP, FACTS, TOKENS = FACTS, NUMBERS };
+/* Worst over ranks: exposed ns, peak bytes, reason to stop; highest and lowest rate, which are one;
+ * and the number of valid tokens of the step. */
+enum { EXPOSED, PEAK, STOP, HIGHEST, LOWEST, FACTS, TOKENS = FACTS, NUMBERS };
 
 static const int64_t TOKENS_MAX = (int64_t)1 << 40;
 
@@ -182,7 +183,7 @@ ndm_status ndm_trainer_set_lr(ndm_trainer *trainer, double lr)
     NDM_NEED(trainer);
     if (lr < 0 || isinf(lr))
         NDM_FAIL(NDM_ERR_CONFIG, "lr is %g, must be a finite number and not negative", lr);
-    trainer->lr = lr;
+    trainer->lr = lr == 0 ? 0 : lr; /* no -0 */
     return NDM_OK;
 }
 
@@ -280,9 +281,33 @@ static ndm_status run_micro_batches(ndm_trainer *t, const ndm_batch *batch)
     return t->before_update ? launch(t) : ndm_step_graph_run(t->graph, launch, t, units, n_units);
 }
 
+/* Bits of rates, which are not negative, are in the order of rates; so are all bits turned in the
+ * other one. */
+static int64_t bits_of(double lr)
+{
+    int64_t bits;
+
+    memcpy(&bits, &lr, sizeof bits);
+    return bits;
+}
+
+static ndm_status check_rates(const int64_t numbers[NUMBERS])
+{
+    int64_t lowest_bits = ~numbers[LOWEST];
+    double highest, lowest;
+
+    if (numbers[HIGHEST] == lowest_bits)
+        return NDM_OK;
+    memcpy(&highest, &numbers[HIGHEST], sizeof highest);
+    memcpy(&lowest, &lowest_bits, sizeof lowest);
+    NDM_FAIL(NDM_ERR_MISMATCH,
+             "ndm_trainer_set_lr: ranks have stepped with unlike learning rates, %g to %g", lowest,
+             highest);
+}
+
 /* What is reported is the worst over ranks; a wish to stop is everybody's. Where streams are the
  * device's, it tells how long one stood waiting when the host waits: the next step reports it. */
-static ndm_status fetch(ndm_trainer *t, int64_t waited_ns, int64_t numbers[NUMBERS])
+static ndm_status fetch(ndm_trainer *t, int64_t waited_ns, double lr, int64_t numbers[NUMBERS])
 {
     ndm_stream *stream = t->context->compute;
     int64_t now = ndm_stream_waited_ns(stream);
@@ -290,6 +315,8 @@ static ndm_status fetch(ndm_trainer *t, int64_t waited_ns, int64_t numbers[NUMBE
         [EXPOSED] = now - waited_ns + t->late_exposed,
         [PEAK] = ndm_device_memory(t->context->device).peak_total_bytes,
         [STOP] = t->stop,
+        [HIGHEST] = bits_of(lr),
+        [LOWEST] = ~bits_of(lr),
     };
 
     NDM_TRY(reduce(t, NDM_AXES_ALL, NDM_MAX, facts, 0, FACTS));
@@ -343,8 +370,9 @@ ndm_status ndm_trainer_step(ndm_trainer *trainer, const ndm_batch *batch, ndm_st
     if (t->model->loss_untaken)
         NDM_TRY(ndm_model_drop_loss(t->model));
     NDM_TRY(run_micro_batches(t, batch));
-    NDM_TRY(fetch(t, waited, numbers));
+    NDM_TRY(fetch(t, waited, optimizer.lr, numbers));
     NDM_TRY(ndm_optimizer_conclude(t->optimizer, &optimizer, &loss, 1, &norm));
+    NDM_TRY(check_rates(numbers));
     report(t, numbers, loss, result);
     result->grad_norm = norm;
     result->lr = optimizer.lr;

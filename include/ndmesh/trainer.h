@@ -70,6 +70,7 @@ NDM_API void ndm_trainer_destroy(ndm_trainer *trainer); /**< NULL is fine */
  * @retval NDM_ERR_USAGE      the batch has another number of sequences, or lacks inputs or targets,
  * on some rank. After either, the trainer is as it was: the next step may be right
  * @retval NDM_ERR_NONFINITE  loss or norm is not finite: no weight was changed, on any rank
+ * @retval NDM_ERR_MISMATCH   ranks were given unlike rates (ndm_trainer_set_lr())
  */
 NDM_API NDM_MUST_USE ndm_status ndm_trainer_step(ndm_trainer *trainer, const ndm_batch *batch,
                                                  ndm_step_result *result);
@@ -83,7 +84,8 @@ NDM_API NDM_MUST_USE ndm_status ndm_trainer_evaluate(ndm_trainer *trainer, const
 
 /**
  * The learning rate of the steps that follow, in place of the schedule's: for programs that have a
- * schedule of their own. Not collective, but every rank gives the same number.
+ * schedule of their own. Not collective, but every rank gives the same number before a step; else
+ * that step, which has changed the weights, ends in NDM_ERR_MISMATCH.
  *
  * @param lr  NAN: the schedule's again
  * @retval NDM_ERR_CONFIG  lr is negative or infinite

@@ -236,7 +236,7 @@ static bool traced_is_described(session *s, const account *a)
     without_sum(&evaluated, dp, 8);
     without_sum(&stepped, dp, 8); /* tokens */
     without_sum(&stepped, n, 16); /* norm and loss */
-    without_sum(&stepped, n, 24); /* facts for the report */
+    without_sum(&stepped, n, 40); /* facts for the report */
     return equal("forward", &evaluated, &forward) && equal("step", &stepped, &step);
 }
 

@@ -327,6 +327,27 @@ static void a_program_may_have_a_schedule_of_its_own(void **state)
     session_close(&s);
 }
 
+/* Replicas would part without a word. */
+static void unlike_rates_are_told(void **state)
+{
+    const MPI_Comm all = MPI_COMM_WORLD;
+    int64_t n = ndm_world_size(world);
+    task t = task_on(task_default(), n, 1, 1, 1);
+    ndm_step_result result = {0};
+    session s;
+
+    (void)state;
+    t.steps = 3;
+    ok_all(session_open(&t, &all, &s));
+    ok_all(ndm_trainer_set_lr(s.trainer, 1e-3));
+    ok_all(session_step(&s, 0, &result));
+    ok_all(ndm_trainer_set_lr(s.trainer, ndm_world_rank(world) == n - 1 ? 0.0 : 0.25));
+    ndm_status status = session_step(&s, 1, &result);
+    check_all(status == NDM_ERR_MISMATCH);
+    check_all(strstr(ndm_error_message(), "unlike learning rates, 0 to 0.25") != NULL);
+    session_close(&s);
+}
+
 /* ---- 41: first weights
  * --------------------------------------------------------------------------- */
 
@@ -352,6 +373,7 @@ int main(void)
         cmocka_unit_test(case_15_fewer_elements_than_ranks),
         cmocka_unit_test(case_16_a_schedule_counts_optimizer_steps),
         cmocka_unit_test(a_program_may_have_a_schedule_of_its_own),
+        cmocka_unit_test(unlike_rates_are_told),
         cmocka_unit_test(case_41_initial_weights_are_the_same_bits),
     };
 
