@@ -291,12 +291,13 @@ static int64_t bits_of(double lr)
     return bits;
 }
 
+/* Devices that count or simulate give zeros, and turned bits are never 0. */
 static ndm_status check_rates(const int64_t numbers[NUMBERS])
 {
     int64_t lowest_bits = ~numbers[LOWEST];
     double highest, lowest;
 
-    if (numbers[HIGHEST] == lowest_bits)
+    if (numbers[LOWEST] == 0 || numbers[HIGHEST] == lowest_bits)
         return NDM_OK;
     memcpy(&highest, &numbers[HIGHEST], sizeof highest);
     memcpy(&lowest, &lowest_bits, sizeof lowest);
