@@ -16,9 +16,11 @@
 #include "train/step_graph.h"
 #include "train/trainer.h"
 
-/* Worst over ranks: exposed ns, peak bytes, reason to stop; highest and lowest rate, which are one;
- * and the number of valid tokens of the step. */
+/* Worst over ranks: exposed ns, peak bytes, reason to stop; highest and lowest rate of those that
+ * programs have set, which must be one; and the number of valid tokens of the step. */
 enum { EXPOSED, PEAK, STOP, HIGHEST, LOWEST, FACTS, TOKENS = FACTS, NUMBERS };
+
+enum { SCHEDULED = -2, RATE_BYTES = 32 }; /* bits of no rate, and not 0 turned */
 
 static const int64_t TOKENS_MAX = (int64_t)1 << 40;
 
@@ -282,33 +284,45 @@ static ndm_status run_micro_batches(ndm_trainer *t, const ndm_batch *batch)
 }
 
 /* Bits of rates, which are not negative, are in the order of rates; so are all bits turned in the
- * other one. */
-static int64_t bits_of(double lr)
+ * other one. Schedules are compared when a trainer is made: their rates may differ in the last bit
+ * where hosts do. */
+static int64_t bits_of_rate(const ndm_trainer *t)
 {
-    int64_t bits;
+    int64_t bits = SCHEDULED;
 
-    memcpy(&bits, &lr, sizeof bits);
+    if (!isnan(t->lr))
+        memcpy(&bits, &t->lr, sizeof bits);
     return bits;
+}
+
+static void name_rate(int64_t bits, char text[RATE_BYTES])
+{
+    double lr;
+
+    memcpy(&lr, &bits, sizeof lr);
+    if (bits == SCHEDULED)
+        snprintf(text, RATE_BYTES, "the schedule's");
+    else
+        snprintf(text, RATE_BYTES, "%g", lr);
 }
 
 /* Devices that count or simulate give zeros, and turned bits are never 0. */
 static ndm_status check_rates(const int64_t numbers[NUMBERS])
 {
-    int64_t lowest_bits = ~numbers[LOWEST];
-    double highest, lowest;
+    char highest[RATE_BYTES], lowest[RATE_BYTES];
 
-    if (numbers[LOWEST] == 0 || numbers[HIGHEST] == lowest_bits)
+    if (numbers[LOWEST] == 0 || numbers[HIGHEST] == ~numbers[LOWEST])
         return NDM_OK;
-    memcpy(&highest, &numbers[HIGHEST], sizeof highest);
-    memcpy(&lowest, &lowest_bits, sizeof lowest);
+    name_rate(numbers[HIGHEST], highest);
+    name_rate(~numbers[LOWEST], lowest);
     NDM_FAIL(NDM_ERR_MISMATCH,
-             "ndm_trainer_set_lr: ranks have stepped with unlike learning rates, %g to %g", lowest,
+             "ndm_trainer_set_lr: ranks have stepped with unlike learning rates, %s and %s", lowest,
              highest);
 }
 
 /* What is reported is the worst over ranks; a wish to stop is everybody's. Where streams are the
  * device's, it tells how long one stood waiting when the host waits: the next step reports it. */
-static ndm_status fetch(ndm_trainer *t, int64_t waited_ns, double lr, int64_t numbers[NUMBERS])
+static ndm_status fetch(ndm_trainer *t, int64_t waited_ns, int64_t numbers[NUMBERS])
 {
     ndm_stream *stream = t->context->compute;
     int64_t now = ndm_stream_waited_ns(stream);
@@ -316,8 +330,8 @@ static ndm_status fetch(ndm_trainer *t, int64_t waited_ns, double lr, int64_t nu
         [EXPOSED] = now - waited_ns + t->late_exposed,
         [PEAK] = ndm_device_memory(t->context->device).peak_total_bytes,
         [STOP] = t->stop,
-        [HIGHEST] = bits_of(lr),
-        [LOWEST] = ~bits_of(lr),
+        [HIGHEST] = bits_of_rate(t),
+        [LOWEST] = ~bits_of_rate(t),
     };
 
     NDM_TRY(reduce(t, NDM_AXES_ALL, NDM_MAX, facts, 0, FACTS));
@@ -371,7 +385,7 @@ ndm_status ndm_trainer_step(ndm_trainer *trainer, const ndm_batch *batch, ndm_st
     if (t->model->loss_untaken)
         NDM_TRY(ndm_model_drop_loss(t->model));
     NDM_TRY(run_micro_batches(t, batch));
-    NDM_TRY(fetch(t, waited, optimizer.lr, numbers));
+    NDM_TRY(fetch(t, waited, numbers));
     NDM_TRY(ndm_optimizer_conclude(t->optimizer, &optimizer, &loss, 1, &norm));
     NDM_TRY(check_rates(numbers));
     report(t, numbers, loss, result);
