@@ -174,7 +174,8 @@ static ndm_status run_search(const ndm_plan_request *request, const ndm_plan_ope
         memset(rows, 0, sizeof *rows);
         return status;
     }
-    qsort(rows->items, (size_t)rows->n, sizeof *rows->items, faster);
+    if (rows->n > 0)
+        qsort(rows->items, (size_t)rows->n, sizeof *rows->items, faster);
     for (int64_t i = 0; i < rows->n; i++)
         rows->fit += rows->items[i].fits;
     return NDM_OK;
