@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Backend of the simulated world: a collective takes its time on a link and moves nothing. */
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +32,9 @@ static bool is_further(const ndm_sim_group *a, const ndm_sim_group *b)
     return a->fewest != b->fewest ? a->fewest < b->fewest : a->domains > b->domains;
 }
 
-ndm_sim_group ndm_sim_furthest(const ndm_comm *comm, int64_t per_domain)
+/* Of the groups that split the ranks as `comm` does: every step waits for it. Where hosts and sizes
+ * repeat, the first thousands of ranks have all there are. */
+static ndm_sim_group find_furthest(const ndm_comm *comm, int64_t per_domain)
 {
     enum { RANKS_LOOKED_AT = 4096 };
     const ndm_comm_slot *slot = &comm->owner->slots[comm->id];
@@ -61,7 +64,7 @@ static ndm_status comm_init(ndm_comm *comm)
 
     if (!s)
         NDM_FAIL(NDM_ERR_MEMORY, "comm: no memory for communicator %s", comm->name);
-    s->group = ndm_sim_furthest(comm, o->machine->ranks_per_domain);
+    s->group = find_furthest(comm, o->machine->ranks_per_domain);
     s->axes = comm->owner->slots[comm->id].axes;
     s->staging = o->machine->windows && s->group.domains == 1 && comm->size > 1
                      ? (int64_t)sizeof(ndm_shm_area)
@@ -172,3 +175,13 @@ const ndm_comm_backend ndm_comm_backend_sim = {
     .window_alloc = window_alloc,
     .window_free = window_free,
 };
+
+ndm_sim_group ndm_sim_group_of(const ndm_comm *comm)
+{
+    const sim_comm *s = comm->state;
+
+    if (comm->size == 1) /* no backend of this one's */
+        return ndm_sim_place(comm->ranks, 1, 1);
+    assert(comm->backend == &ndm_comm_backend_sim);
+    return s->group;
+}

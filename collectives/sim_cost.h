@@ -18,9 +18,9 @@ typedef struct ndm_sim_group {
  * looks more spread than it is. */
 ndm_sim_group ndm_sim_place(const int64_t *ranks, int64_t n, int64_t per_domain);
 
-/* Of the groups that split the ranks as `comm` does, the one that is spread furthest: every step
- * waits for it. Where hosts and sizes repeat, the first thousands of ranks have all there are. */
-ndm_sim_group ndm_sim_furthest(const ndm_comm *comm, int64_t per_domain);
+/* What a communicator of the simulated world is priced as: the group that is spread furthest, of
+ * those that split the ranks as it does. */
+ndm_sim_group ndm_sim_group_of(const ndm_comm *comm);
 
 /* Time in ns. bytes: of the whole buffer, which is gathered, scattered, reduced, or sent. */
 double ndm_sim_collective_ns(const ndm_sim_machine *machine, const ndm_sim_group *group,

@@ -23,16 +23,13 @@ static char rank_prefix[128];
 static bool level_of_environment(ndm_log_level *level)
 {
     const char *text = getenv("NDM_LOG");
-    *level = NDM_LOG_WARNING;
-    if (!text || !*text)
-        return true;
-    for (int i = 0; i <= NDM_LOG_DEBUG; i++) {
-        *level = (ndm_log_level)i;
-        if (strcasecmp(text, level_names[i]) == 0)
+    for (int i = 0; text && i <= NDM_LOG_DEBUG; i++)
+        if (strcasecmp(text, level_names[i]) == 0) {
+            *level = (ndm_log_level)i;
             return true;
-    }
+        }
     *level = NDM_LOG_WARNING;
-    return false;
+    return !text || !*text;
 }
 
 ndm_status ndm_log_check_environment(void)

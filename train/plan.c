@@ -203,8 +203,7 @@ static void collect_memory(const run *r, ndm_plan_result *p)
 
 static void collect_comm(const ndm_comm *comm, const ndm_comm_stats *before, ndm_plan_comm *c)
 {
-    const ndm_sim_options *o = ndm_sim_options_of(comm->owner->device);
-    ndm_sim_group g = ndm_sim_furthest(comm, o->machine->ranks_per_domain);
+    ndm_sim_group g = ndm_sim_group_of(comm);
 
     *c = (ndm_plan_comm){.ranks = g.ranks, .domains = g.domains, .members = g.members};
     memcpy(c->name, comm->name, sizeof c->name);
